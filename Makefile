@@ -1,0 +1,35 @@
+# Two commands matter: `make demo` and `make test`. Each does all its own set-up in .venv.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test soak lint format
+
+BIN := .venv/bin
+SOURCES := patched_engine exporters detectors dashboards runbooks lab tests $(wildcard benchmarks)
+TYPED := patched_engine exporters detectors dashboards runbooks lab $(wildcard benchmarks)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make or refresh .venv (the other targets do it themselves)
+	@bash requirements/setup.sh
+
+demo: setup ## the main job: two faults in a real lockstep engine, each diagnosed, and a healthy run
+	@$(BIN)/stallscope lab demo
+
+test: setup ## the tests, under 15 minutes
+	@$(BIN)/python -m pytest -q --durations=10
+
+soak: setup ## the long runs whose result files are committed
+	@$(BIN)/python -m pytest -q -m soak
+
+lint: setup ## ruff, mypy and the arrows between rooms
+	@echo "== ruff check"; $(BIN)/ruff check $(SOURCES)
+	@echo "== ruff format"; $(BIN)/ruff format --check $(SOURCES)
+	@echo "== mypy"; $(BIN)/mypy $(TYPED)
+	@echo "== import-linter"; $(BIN)/lint-imports
+
+format: setup ## let ruff rewrite what it can
+	@$(BIN)/ruff check --fix $(SOURCES); $(BIN)/ruff format $(SOURCES)
+
+bench-%: setup ## one measurement beside its rivals, bench-page-write for benchmarks/page_write.py (QUICK=1: under a minute)
+	@$(BIN)/python -m benchmarks.$(subst -,_,$*)

@@ -1,0 +1,1 @@
+"""Real LMCache engines in lockstep on CPUs, with real Valkey and faults on demand."""

@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Brings .venv to what requirements/ and pyproject.toml say, and does nothing if it is there already.
+#
+# Everything is pinned, so nothing is resolved: torch goes first, with its own dependencies (on some
+# platforms its wheel needs CUDA libraries that it pins itself), then the whole list exactly as
+# written with --no-deps, which is also how LMCache comes without the cloud clients it declares.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+second_lmcache=0.5.6 # the other side of the version matrix; the first is in constraints.txt
+venv=.venv
+python=${PYTHON:-python3}
+
+hash_of() { cat "$@" | sha256sum | cut -c1-12; }
+packages_stamp=$venv/.stamp-$(hash_of requirements/constraints.txt requirements/setup.sh)
+project_stamp=$venv/.stamp-project-$(hash_of pyproject.toml)
+is_ready() { [ -e "$packages_stamp" ] && [ -e "$project_stamp" ] && "$venv/bin/python" -c ''; }
+say() { printf '== setup: %s\n' "$*"; }
+
+is_ready 2>/dev/null && exit 0
+
+# Two `make`s started together must not install into one folder at once.
+exec 9>.setup.lock
+flock 9
+is_ready 2>/dev/null && exit 0
+
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+  echo "stallscope needs Python 3.11 or newer; '$python' is not (set PYTHON=...)" >&2
+  exit 1
+fi
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  echo "'$python' cannot make virtual environments: install python3-venv" >&2
+  exit 1
+fi
+
+started=$SECONDS
+if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
+  say "making $venv"
+  "$python" -m venv "$venv"
+fi
+pip() {
+  "$venv/bin/python" -m pip --disable-pip-version-check "$@" --quiet --no-input
+}
+wheels() { pip install --no-warn-conflicts --only-binary :all: "$@"; }
+
+if [ ! -e "$packages_stamp" ]; then
+  rm -f "$venv"/.stamp-*
+  say "installing torch (the longest part: 200 MB on a CPU build, some GB on a CUDA build)"
+  wheels --constraint requirements/constraints.txt torch
+  say "installing the pinned packages"
+  wheels --no-deps --requirement requirements/constraints.txt
+  if [ ! -e "$venv/lmcache-$second_lmcache" ]; then
+    say "installing LMCache $second_lmcache beside it, for the version matrix"
+    rm -rf "$venv/lmcache-next"
+    wheels --no-deps --target "$venv/lmcache-next" "lmcache==$second_lmcache"
+    mv "$venv/lmcache-next" "$venv/lmcache-$second_lmcache"
+  fi
+  touch "$packages_stamp"
+fi
+say "installing stallscope itself, editable"
+pip install --no-deps --no-build-isolation --editable .
+rm -f "$venv"/.stamp-project-*
+touch "$project_stamp"
+say "ready in $((SECONDS - started)) s"
