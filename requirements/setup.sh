@@ -38,9 +38,10 @@ if ! "$venv/bin/python" -c 'import pip' 2>/dev/null; then
   say "making $venv"
   "$python" -m venv "$venv"
 fi
-pip() {
-  "$venv/bin/python" -m pip --disable-pip-version-check "$@" --quiet --no-input
-}
+# At a terminal pip shows its progress bars; in a log they would be noise.
+quiet=(--quiet)
+if [ -t 1 ]; then quiet=(); fi
+pip() { "$venv/bin/python" -m pip --disable-pip-version-check --no-input "${quiet[@]}" "$@"; }
 wheels() { pip install --no-warn-conflicts --only-binary :all: "$@"; }
 
 if [ ! -e "$packages_stamp" ]; then
