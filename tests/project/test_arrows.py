@@ -66,6 +66,7 @@ FORBIDDEN = (
     ("runbooks/cli.py", "import patched_engine.install", "runbooks reaches the engine and the lab"),
     ("lab/workers.py", "import exporters.page_layout", "lab installs the hooks"),
     ("lab/workers.py", "import patched_engine.page", "lab installs the hooks"),
+    ("lab/workers.py", "import dashboards", "lab installs the hooks"),
     ("exporters/server.py", "def f():\n    import torch", "the base install never imports"),
     ("runbooks/cli.py", "import lmcache.v1", "the base install never imports"),
 )
