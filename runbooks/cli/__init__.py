@@ -1,0 +1,1 @@
+"""The `stallscope` command: one front for every room, each command loaded only when it is run."""
