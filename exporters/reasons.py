@@ -1,0 +1,31 @@
+"""The enumerated reasons why something is unseen: one list for readers, metrics and the CLI."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MISSING_FOLDER: Final = "missing_folder"
+EMPTY_FOLDER: Final = "empty_folder"
+UNREADABLE: Final = "unreadable"
+TRUNCATED: Final = "truncated"
+NOT_A_PAGE: Final = "not_a_page"
+FUTURE_VERSION: Final = "future_version"
+TORN: Final = "torn"
+OTHER_BOOT: Final = "other_boot"
+NO_WRITER: Final = "no_writer"
+DUPLICATE: Final = "duplicate"
+MISSING_RANK: Final = "missing_rank"
+UNJOINED: Final = "unjoined"
+ASYNC_ONLY: Final = "async_only"
+TOO_FEW: Final = "too_few"
+CONNECTION_REFUSED: Final = "connection_refused"
+UNREACHABLE: Final = "unreachable"
+TIMEOUT: Final = "timeout"
+AUTH: Final = "auth"
+NOT_VALKEY: Final = "not_valkey"
+BAD_URL: Final = "bad_url"
+NOT_ASKED: Final = "not_asked"
+
+ALL: Final = frozenset(
+    value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str)
+)

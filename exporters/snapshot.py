@@ -1,0 +1,224 @@
+"""The typed picture of one moment: what every reader returns and every detector takes.
+
+A Snapshot is plain immutable data. Readers build it (pages, Valkey, bundles, recordings),
+the evaluator and the detectors only read it, so that a rule gives the same answer on live
+pages, in the exporter and on a recording. Times are seconds on the host's CLOCK_MONOTONIC
+unless the name says `unix`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Liveness = Literal["alive", "frozen", "dead"]
+Basis = Literal["host", "cuda_event", "profiler"]
+Severity = Literal["critical", "warning", "info"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """Something that was asked for and could not be read.
+
+    `source` names it (a page file, a shard URL without credentials, a signal), `reason` is one of
+    the enumerated reasons of `exporters.reasons`, `detail` is the one line for a person and
+    `mend` what to do about it.
+    """
+
+    source: str
+    reason: str
+    detail: str
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSecond:
+    """Joined symmetric collectives of one process group whose last arrival fell in one second.
+
+    `wait_seconds[i]`, `charged_seconds[i]` and `last_count[i]` are indexed like the group's
+    `ranks`. Wait is d - min d (design, Definitions). `charged_seconds` is the others' wait summed
+    onto the last to arrive, in rank-seconds.
+    """
+
+    second: int
+    count: int
+    wait_seconds: tuple[float, ...]
+    charged_seconds: tuple[float, ...]
+    last_count: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCollective:
+    """A collective that some ranks entered and others have not: who waits for whom."""
+
+    op: str
+    sequence: int
+    open_seconds: float
+    present_ranks: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTotal:
+    """Accumulated since the reader began, per (op, basis) of one group."""
+
+    op: str
+    basis: Basis
+    count: int
+    wait_seconds: tuple[float, ...]
+    charged_seconds: tuple[float, ...]
+    last_count: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One process group of one engine: its recent seconds, totals and what is open now."""
+
+    name: str
+    ranks: tuple[int, ...]
+    seconds: tuple[CollectiveSecond, ...]
+    totals: tuple[GroupTotal, ...]
+    open: tuple[OpenCollective, ...] = ()
+    unjoined: int = 0
+    unseen_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One finished store, load or lookup from a page's operation ring.
+
+    `expected_chunks` is this rank's share of the chunks under c mod W; `chunks` and `bytes` what
+    this rank really moved; `tier` is "l1", "l2" or "" where it does not apply.
+    """
+
+    kind: Literal["store", "load", "lookup"]
+    start_seconds: float
+    end_seconds: float
+    tokens: int
+    chunks: int
+    bytes: int
+    expected_chunks: int
+    tier: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """One operation that was submitted and has not completed."""
+
+    id: int
+    kind: str
+    age_seconds: float
+    timeout_seconds: float
+    key_count: int
+    first_key: str
+    connection_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One engine process as its page shows it.
+
+    `counters` are the page's cumulative counters summed over lanes (names: page_layout.COUNTERS);
+    `marks` its timestamps in seconds, absent where never set (names: page_layout.MARKS);
+    `info` the facts of the header (configured timeouts, shard URL template, patches, hooks).
+    """
+
+    page: str
+    pid: int
+    engine_id: str
+    roles: tuple[str, ...]
+    rank: int | None
+    world_size: int
+    incarnation: int
+    liveness: Liveness
+    heartbeat_age_seconds: float
+    started_seconds: float
+    counters: Mapping[str, int]
+    marks: Mapping[str, float]
+    info: Mapping[str, object]
+    pending: tuple[Pending, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    torn_records: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """All processes of one engine (one pod) and the groups joined over its ranks."""
+
+    engine_id: str
+    world_size: int
+    processes: tuple[Process, ...]
+    groups: tuple[Group, ...] = ()
+
+    def workers(self) -> dict[int, Process]:
+        """The worker pages by rank; a rank without a page is missing from the mapping."""
+        return {p.rank: p for p in self.processes if "worker" in p.roles and p.rank is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One Valkey server as asked over its own protocol (first form: reachable or not, INFO)."""
+
+    url: str
+    up: bool
+    reason: str = ""
+    info: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything read at one tick. `now_seconds` is CLOCK_MONOTONIC, `unix_seconds` the wall."""
+
+    now_seconds: float
+    unix_seconds: float
+    engines: tuple[Engine, ...] = ()
+    shards: tuple[Shard, ...] = ()
+    unseen: tuple[Unseen, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One measured figure, the limit it is held against, and how it is written for a person."""
+
+    name: str
+    value: float
+    limit: float | None
+    unit: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A named fault: where it is, since when, and the figures that say so.
+
+    `since_seconds` is the age of the fault (seconds before now), `confidence` in [0, 1].
+    """
+
+    id: str
+    severity: Severity
+    summary: str
+    rank: int | None = None
+    shard: str | None = None
+    engine_id: str = ""
+    since_seconds: float = 0.0
+    evidence: tuple[Evidence, ...] = ()
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One rule's answer: its findings, or why it could not decide (`abstained`, by name)."""
+
+    rule: str
+    findings: tuple[Finding, ...] = ()
+    abstained: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One tick of the evaluator: the picture, the findings worst first, and every rule's verdict."""
+
+    snapshot: Snapshot
+    findings: tuple[Finding, ...]
+    verdicts: tuple[Verdict, ...]

@@ -1,0 +1,163 @@
+"""Records what is pending: operations of the native client, lookups of the scheduler.
+
+An entry stands in the page from submit to completion. One that never completes is the evidence
+that the post's Bottleneck 4 had to find by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from exporters import page_layout as layout
+from patched_engine import recorder
+from patched_engine.hooks.lmcache_engine import facts
+from patched_engine.hooks.wrap import FAILED, attach, observed, observed_coroutine, when_imported
+from patched_engine.page import Page
+
+_C = layout.COUNTER_INDEX
+_NANOSECONDS = 1_000_000_000
+
+# Method of ConnectorClientBase -> kind, and which configured timeout it is waited under.
+CLIENT_METHODS: dict[str, tuple[str, str]] = {
+    "batch_get": ("get", "blocking_seconds"),
+    "batch_set": ("set", "blocking_seconds"),
+    "batch_exists": ("exists", "lookup_seconds"),
+    "batch_get_sync": ("get", "blocking_seconds"),
+    "batch_set_sync": ("set", "blocking_seconds"),
+    "batch_exists_sync": ("exists", "lookup_seconds"),
+}
+
+
+def _timeout_ns(page: Page, name: str) -> int:
+    timeouts = page.info().get("timeouts")
+    seconds = timeouts.get(name, 0.0) if isinstance(timeouts, dict) else 0.0
+    return int(seconds * _NANOSECONDS)
+
+
+class _PendingHook:
+    """Stands in the pending table for as long as the call lasts."""
+
+    def __init__(self, kind: str, timeout: str) -> None:
+        self._kind = kind
+        self._timeout = timeout
+        self._timeout_of: tuple[Page, int] | None = None
+
+    def _enter(self, key_count: int, first_key: str) -> tuple[Page, int] | None:
+        page = recorder.current()
+        if page is None:
+            return None
+        if self._timeout_of is None or self._timeout_of[0] is not page:
+            self._timeout_of = (page, _timeout_ns(page, self._timeout))
+        return page, page.submit(self._kind, self._timeout_of[1], key_count, first_key)
+
+    def after(
+        self,
+        token: tuple[Page, int] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        if token is None:
+            return
+        page, slot = token
+        page.complete(slot)
+        self.done(page, result)
+
+    def done(self, page: Page, result: Any) -> None:
+        """Count what came of it."""
+
+
+class ClientHook(_PendingHook):
+    """(self, keys, ...) of the native client."""
+
+    def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Page, int] | None:
+        keys = args[1] if len(args) > 1 else kwargs["keys"]
+        entered = self._enter(len(keys), keys[0] if keys else "")
+        if entered is not None:
+            entered[0].add(_C["client_calls"])
+            entered[0].add(_C["client_asked_keys"], len(keys))
+        return entered
+
+    def done(self, page: Page, result: Any) -> None:
+        if result is FAILED:
+            page.add(_C["client_failed_calls"])
+
+
+class TransportHook(_PendingHook):
+    """ZmqReqRepClientTransport.send_and_recv_all(self, msg): the scheduler's synchronous lookup.
+
+    It answers with an empty list after its timeout, which the client reports as no hit.
+    """
+
+    def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Page, int] | None:
+        message = args[1] if len(args) > 1 else kwargs["msg"]
+        return self._enter(len(message[0]), str(message[2]) if len(message) > 2 else "")
+
+    def done(self, page: Page, result: Any) -> None:
+        if result is FAILED or not result:
+            page.add(_C["lookup_timeouts"])
+
+
+class LookupClientHook:
+    """LMCacheLookupClient.lookup(self, token_ids, lookup_id, ...): the scheduler's view of it."""
+
+    def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+        page = recorder.current()
+        return page.mark(layout.MARK_INDEX["lookup_started"]) if page is not None else 0
+
+    def after(
+        self, token: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        page = recorder.current()
+        if page is None or not token:
+            return
+        end_ns = page.mark(layout.MARK_INDEX["lookup_finished"])
+        tokens = args[1] if len(args) > 1 else kwargs["token_ids"]
+        found = int(result) if isinstance(result, int) else 0
+        page.add(_C["lookup_calls"])
+        page.add(_C["lookup_asked_tokens"], len(tokens))
+        page.add(_C["lookup_hit_tokens"], found)
+        page.add(_C["lookup_nanoseconds"], end_ns - token)
+        page.operation(layout.KIND_INDEX["lookup"], 0, token, end_ns, found, 0, 0, 0)
+
+
+class FactoryHook:
+    """LookupClientFactory.create_lookup_client(config, metadata, ...): this is the scheduler."""
+
+    def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        config = args[0] if args else kwargs["config"]
+        metadata = args[1] if len(args) > 1 else kwargs["metadata"]
+        recorder.identify("scheduler", None, **facts(config, metadata))
+
+    def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
+        return None
+
+
+def _hook_native_client(module: Any) -> None:
+    for name, (kind, timeout) in CLIENT_METHODS.items():
+        wrapper = observed if name.endswith("_sync") else observed_coroutine
+        attach(module.ConnectorClientBase, name, ClientHook(kind, timeout), wrapper)
+
+
+def install() -> None:
+    """Hook the native client's Python side and the scheduler's lookup client."""
+    when_imported(
+        "lmcache.v1.storage_backend.native_clients.connector_client_base", _hook_native_client
+    )
+    when_imported(
+        "lmcache.v1.rpc.zmq_transport",
+        lambda m: attach(
+            m.ZmqReqRepClientTransport,
+            "send_and_recv_all",
+            TransportHook("lookup", "lookup_seconds"),
+        ),
+    )
+    when_imported(
+        "lmcache.v1.lookup_client.lmcache_lookup_client",
+        lambda m: attach(m.LMCacheLookupClient, "lookup", LookupClientHook()),
+    )
+    when_imported(
+        "lmcache.v1.lookup_client.factory",
+        lambda m: attach(m.LookupClientFactory, "create_lookup_client", FactoryHook()),
+    )
