@@ -1,0 +1,104 @@
+"""`stallscope diagnose`: what is wrong now, from outside the engine: pages and Valkey URLs only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Final
+
+from runbooks.cli.commands import Command
+from runbooks.cli.parser import UsageError
+
+FOLDER_VARIABLE: Final = "STALLSCOPE_DIR"
+_EXAMPLES: Final = """examples:
+  stallscope diagnose                              pages in $STALLSCOPE_DIR
+  stallscope diagnose --from /dev/shm/stallscope --valkey redis://valkey-0:6379
+  stallscope diagnose --watch                      refreshed each second, until Ctrl-C
+  stallscope diagnose --json | jq .findings[].id
+
+exit codes: 0 nothing found and all that was asked for was seen, 1 warning,
+2 critical, 3 nothing found but something was unseen, 64 usage, 70 internal,
+130 interrupted
+"""
+
+
+class _Diagnose:
+    name = "diagnose"
+    help = "what is wrong, on which rank or shard, since when, and the next command"
+    group = "now"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.epilog = _EXAMPLES
+        parser.add_argument(
+            "--from",
+            dest="source",
+            metavar="PAGES_DIR",
+            help=f"the folder of the engine's pages (default: ${FOLDER_VARIABLE})",
+        )
+        parser.add_argument(
+            "--valkey",
+            action="append",
+            default=[],
+            metavar="URL",
+            help="a cache shard, such as redis://valkey-0:6379; once for each shard",
+        )
+        parser.add_argument(
+            "--watch", action="store_true", help="look again each second, until Ctrl-C"
+        )
+        parser.add_argument(
+            "--json", action="store_true", help="one JSON object (with --watch: one a line)"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        # Checked before anything is imported or opened: a usage error costs nothing.
+        pages_dir = _pages_dir(args.source, args.valkey)
+        _check_urls(args.valkey)
+
+        from runbooks.cli.findings_text import report_text
+        from runbooks.cli.terminal import emit, style
+        from runbooks.compose import live_evaluator
+        from runbooks.report import Asked, make_report
+
+        asked = Asked(pages_dir, tuple(args.valkey))
+        evaluator = live_evaluator(pages_dir, asked.valkey_urls)
+        try:
+            if args.watch:
+                from runbooks.cli.watch import watch
+
+                return watch(lambda: make_report(evaluator.tick(), asked), as_json=args.json)
+            report = make_report(evaluator.tick(), asked)
+            emit(json.dumps(report.as_json()) if args.json else report_text(report, style()))
+            return report.exit_code
+        finally:
+            evaluator.close()
+
+
+def _pages_dir(given: str | None, valkey_urls: list[str]) -> Path | None:
+    """The page folder asked for; None where only shards were. Raises UsageError."""
+    from runbooks.sources import recognise, refusal
+
+    text = given if given is not None else os.environ.get(FOLDER_VARIABLE, "")
+    if not text:
+        if given is None and valkey_urls:
+            return None
+        raise UsageError(
+            f"nothing to look at; give --from PAGES_DIR, or set {FOLDER_VARIABLE} to the folder "
+            "that the engine writes its pages to"
+        )
+    source = recognise(text)
+    if fault := refusal(source):
+        raise UsageError(f"--from: {fault}")
+    return source.path
+
+
+def _check_urls(urls: list[str]) -> None:
+    from runbooks.sources import valkey_url_fault
+
+    for url in urls:
+        if fault := valkey_url_fault(url):
+            raise UsageError(f"--valkey: {fault}")
+
+
+COMMAND: Command = _Diagnose()

@@ -1,0 +1,105 @@
+"""How a report reads at 3 a.m.: which rank, what, since when, on what evidence, what to do next."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from exporters.snapshot import Evidence, Unseen
+from runbooks.cli.terminal import Style
+from runbooks.report import Item, Report
+
+_COLOURS: Final = {"critical": "red", "warning": "yellow"}
+_INDENT: Final = "  "
+_LABEL_COLUMNS: Final = 9
+
+
+def report_text(report: Report, style: Style) -> str:
+    """The whole report as text, worst first."""
+    blocks = ["\n".join(_finding(item, report, style)) for item in report.items]
+    if not blocks:
+        blocks = [_nothing(report, style)]
+    if report.unseen:
+        lines = [style.paint("yellow", "unseen")]
+        for unseen in report.unseen:
+            lines += style.wrap(unseen_line(unseen), _INDENT * 2, first=_INDENT)
+        blocks.append("\n".join(lines))
+    if report.items:
+        blocks.append(style.paint("dim", "seen") + "  " + seen_line(report))
+    return "\n\n".join(blocks)
+
+
+def unseen_line(unseen: Unseen) -> str:
+    """What could not be seen, why, and the mend."""
+    return unseen.detail + (f"; {unseen.mend}" if unseen.mend else "")
+
+
+def seen_line(report: Report) -> str:
+    """What this answer rests on."""
+    snapshot = report.snapshot
+    ranks = sum(len(engine.workers()) for engine in snapshot.engines)
+    parts = [_count(ranks, "rank")] if report.asked.pages_dir is not None else []
+    if report.asked.valkey_urls:
+        parts.append(_count(sum(shard.up for shard in snapshot.shards), "shard"))
+    parts.append("rules " + ", ".join(report.rules) if report.rules else "no rule could decide")
+    return "; ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """41 s, 3 min 20 s, 2 h 5 min."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def clock(unix_seconds: float) -> str:
+    """The wall time of day as logs write it."""
+    return time.strftime("%H:%M:%S UTC", time.gmtime(unix_seconds))
+
+
+def _finding(item: Item, report: Report, style: Style) -> list[str]:
+    finding = item.finding
+    began = clock(report.snapshot.unix_seconds - finding.since_seconds)
+    place = [] if finding.rank is None else [f"rank {finding.rank}"]
+    place += [] if finding.shard is None else [f"shard {finding.shard}"]
+    if len(report.snapshot.engines) > 1 and finding.engine_id:
+        place.append(f"engine {finding.engine_id}")
+    head = style.paint(_COLOURS.get(finding.severity, "bold"), finding.severity.upper())
+    lines = [
+        f"{head}  {style.paint('bold', ', '.join([finding.id, *place]))}"
+        f"  since {began} ({duration(finding.since_seconds)})"
+    ]
+    lines += style.wrap(finding.summary, _INDENT)
+    for evidence in finding.evidence:
+        lines += style.wrap(_evidence(evidence), _INDENT * 3, first=_INDENT + "- ")
+    if finding.confidence < 1.0:
+        lines.append(_row("sure", f"{finding.confidence:.0%}", style))
+    if item.next_command:
+        lines.append(_row("next", style.paint("bold", item.next_command), style))
+    if item.runbook:
+        lines.append(_row("runbook", f"stallscope runbook {item.runbook}", style))
+    return lines
+
+
+def _evidence(evidence: Evidence) -> str:
+    return evidence.text
+
+
+def _row(label: str, text: str, style: Style) -> str:
+    # Never wrapped: a command must survive being copied.
+    return f"{_INDENT}{style.paint('dim', label.ljust(_LABEL_COLUMNS))}{text}"
+
+
+def _nothing(report: Report, style: Style) -> str:
+    if report.unseen:
+        head = style.paint("bold", "nothing found in what could be seen")
+    else:
+        head = style.paint("green", "nothing found")
+    return f"{head}  {seen_line(report)}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,139 @@
+"""What one evaluation says to a person or a script: findings, what was unseen, the exit code."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from exporters import reasons
+from exporters.snapshot import Evaluation, Finding, Snapshot, Unseen, Verdict
+from runbooks.cli import exit_codes
+from runbooks.library import load_page, page_names
+
+SCHEMA: Final = 1
+_EXIT_CODES: Final = {"critical": exit_codes.CRITICAL, "warning": exit_codes.WARNING}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asked to look at: a folder of pages, shards, or both."""
+
+    pages_dir: Path | None
+    valkey_urls: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A finding with where to read on: its runbook page ("" where none) and the next command."""
+
+    finding: Finding
+    runbook: str
+    next_command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One evaluation, ready to be written. `unseen` holds abstaining rules too."""
+
+    snapshot: Snapshot
+    items: tuple[Item, ...]
+    unseen: tuple[Unseen, ...]
+    rules: tuple[str, ...]
+    asked: Asked
+
+    @property
+    def exit_code(self) -> int:
+        """The worst finding's code; without one, whether all that was asked for was seen."""
+        codes = [_EXIT_CODES.get(item.finding.severity, exit_codes.OK) for item in self.items]
+        worst = max(codes, default=exit_codes.OK)
+        return worst or (exit_codes.UNSEEN if self.unseen else exit_codes.OK)
+
+    def as_json(self) -> dict[str, object]:
+        """The documented schema: plain JSON types only, no NaN or infinity."""
+        return {
+            "schema": SCHEMA,
+            "unix_seconds": round(self.snapshot.unix_seconds, 3),
+            "findings": [_finding_json(item) for item in self.items],
+            "unseen": [asdict(unseen) for unseen in self.unseen],
+            "seen": {
+                "engines": len(self.snapshot.engines),
+                "ranks": sum(len(engine.workers()) for engine in self.snapshot.engines),
+                "shards": sum(shard.up for shard in self.snapshot.shards),
+                "rules": list(self.rules),
+            },
+        }
+
+
+def make_report(evaluation: Evaluation, asked: Asked) -> Report:
+    """Join an evaluation with the runbook pages and with what was asked for."""
+    snapshot = evaluation.snapshot
+    abstained = [verdict for verdict in evaluation.verdicts if verdict.abstained]
+    unseen = list(snapshot.unseen)
+    if snapshot.engines:  # without any engine, the folder's own line says it all
+        unseen += [_abstention(verdict) for verdict in abstained]
+    names = {v.rule for v in abstained}
+    return Report(
+        snapshot=snapshot,
+        items=tuple(_item(finding, snapshot, asked) for finding in evaluation.findings),
+        unseen=tuple(unseen),
+        rules=tuple(v.rule for v in evaluation.verdicts if v.rule not in names),
+        asked=asked,
+    )
+
+
+def _abstention(verdict: Verdict) -> Unseen:
+    why = verdict.abstained
+    reason = why if why in reasons.ALL else reasons.NOT_ASKED
+    return Unseen(verdict.rule, reason, f"{verdict.rule} cannot be decided: {why}")
+
+
+def _item(finding: Finding, snapshot: Snapshot, asked: Asked) -> Item:
+    if finding.id not in page_names():
+        return Item(finding, "", "")
+    step = load_page(finding.id).first_step(_values(finding, snapshot, asked))
+    return Item(finding, finding.id, step or f"stallscope runbook {finding.id}")
+
+
+def _values(finding: Finding, snapshot: Snapshot, asked: Asked) -> Mapping[str, str]:
+    """What is known of the `$NAME`s of the runbook pages."""
+    values: dict[str, str] = {}
+    if asked.pages_dir is not None:
+        values["STALLSCOPE_DIR"] = shlex.quote(str(asked.pages_dir))
+    if finding.shard is not None:
+        values["SHARD"] = shlex.quote(finding.shard)
+    if finding.rank is not None:
+        values["RANK"] = str(finding.rank)
+        for engine in snapshot.engines:
+            worker = engine.workers().get(finding.rank)
+            if worker is not None and engine.engine_id == finding.engine_id:
+                values["PID"] = str(worker.pid)
+    return values
+
+
+def _finding_json(item: Item) -> dict[str, object]:
+    finding = item.finding
+    return {
+        "id": finding.id,
+        "severity": finding.severity,
+        "rank": finding.rank,
+        "shard": finding.shard,
+        "engine": finding.engine_id,
+        "since_seconds": _number(finding.since_seconds),
+        "summary": finding.summary,
+        "evidence": [
+            {**asdict(e), "value": _number(e.value), "limit": _number(e.limit)}
+            for e in finding.evidence
+        ],
+        "confidence": _number(finding.confidence),
+        "runbook": item.runbook,
+        "next": item.next_command,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if value is not None and math.isfinite(value) else None
