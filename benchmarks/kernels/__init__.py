@@ -1,0 +1,1 @@
+"""The activation kernels beside their rivals, on a card: `python -m benchmarks.kernels`."""
