@@ -164,7 +164,7 @@ class Page:
         try:
             fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise PageUnavailableError(error.errno, f"cannot make a page in {folder}: {error}") from error
+            raise PageUnavailableError(error.errno, f"no page in {folder}: {error}") from error
         try:
             os.posix_fallocate(fd, 0, shape.page_bytes)
             mapping = mmap.mmap(
@@ -181,7 +181,7 @@ class Page:
             os.close(fd)
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-            raise PageUnavailableError(error.errno, f"cannot reserve a page in {folder}: {error}") from error
+            raise PageUnavailableError(error.errno, f"no page in {folder}: {error}") from error
         return page
 
     # Counters and marks ---------------------------------------------------------------------

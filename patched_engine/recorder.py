@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from exporters import page_layout as layout
+from patched_engine import truncation_guard
 from patched_engine.page import Page, sweep_dead_pages
 
 FOLDER_VARIABLE = "STALLSCOPE_DIR"
@@ -49,8 +50,8 @@ def fault(where: str, error: BaseException) -> None:
             _page.add(_HOOK_FAULTS)
         if faults[where] == 1:
             logger.warning("stallscope: %s failed and is counted: %r", where, error)
-    except Exception:  # noqa: S110  # counting a fault must not become one
-        pass
+    except Exception:
+        pass  # counting a fault must not become one
 
 
 def identify(role: str, rank: int | None = None, **facts: object) -> Page | None:
@@ -80,6 +81,7 @@ def identify(role: str, rank: int | None = None, **facts: object) -> Page | None
             if _page is None:
                 sweep_dead_pages(place, new)
                 _page = Page.create(place, new)
+                _page.add_poller(_refresh_hooks)
                 atexit.register(_close_at_exit)
             else:
                 _page.set_info(new)
@@ -100,6 +102,13 @@ def add_facts(**facts: object) -> None:
         fault("page_facts", error)
 
 
+def _refresh_hooks() -> None:
+    """Hooks attach as modules are imported, some after the page was opened: keep the list true."""
+    page = _page
+    if page is not None and page.info().get("hooks") != hook_status:
+        page.set_info({"hooks": dict(hook_status)})
+
+
 def url_without_credentials(url: str) -> str:
     """A URL as it may be shown: user and password removed, placeholders such as {rank} kept."""
     parts = urlsplit(url)
@@ -113,6 +122,7 @@ def status() -> dict[str, object]:
     return {
         "page": str(page.path) if page is not None else None,
         "page_truncated": page.truncated if page is not None else False,
+        "page_rescues": truncation_guard.rescues,
         "folder": str(folder() or ""),
         "hooks": dict(hook_status),
         "faults": dict(faults),

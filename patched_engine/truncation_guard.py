@@ -111,7 +111,6 @@ def _install() -> bool:
     action = _SigAction()
     action.handler = ctypes.cast(_callback, ctypes.c_void_p).value
     action.flags = _SA_SIGINFO | _SA_NODEFER
-    _installed = (
-        _libc.sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(_previous)) == 0
-    )
+    failed: int = _libc.sigaction(signal.SIGBUS, ctypes.byref(action), ctypes.byref(_previous))
+    _installed = not failed
     return _installed

@@ -27,7 +27,7 @@ _CUDA = layout.BASIS_INDEX["cuda_event"]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Where a function of torch.distributed keeps what the record needs (positions; -1: nowhere)."""
+    """Where a function of torch.distributed keeps what the record needs (-1: nowhere)."""
 
     op: str
     tensor: int
@@ -145,7 +145,9 @@ class _OutermostHook:
             _local.depth = depth  # `after` will not be called
             raise
 
-    def after(self, token: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def after(
+        self, token: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         _local.depth -= 1
         _finish(token)
 
@@ -201,7 +203,9 @@ class _InitHook:
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         return None
 
-    def after(self, token: None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def after(
+        self, token: None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         import torch.distributed as dist
 
         if dist.is_initialized() and dist.get_world_size() > 1:
@@ -219,7 +223,9 @@ class _DestroyHook:
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         return None
 
-    def after(self, token: None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+    def after(
+        self, token: None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
         forget_groups()
 
 

@@ -123,9 +123,7 @@ class StoreHook(_EngineHook):
         page.add(_C["store_bytes"], work.l1[1])
         page.add(_C["store_expected_chunks"], expected)
         page.add(_C["store_nanoseconds"], end_ns - work.start_ns)
-        page.operation(
-            _STORE, work.tier(), work.start_ns, end_ns, new_tokens, *work.l1, expected
-        )
+        page.operation(_STORE, work.tier(), work.start_ns, end_ns, new_tokens, *work.l1, expected)
 
 
 def _stored_range(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
@@ -206,7 +204,7 @@ class BatchedPutHook:
 
 
 class BatchedGetHook:
-    """StorageManager.batched_get(self, keys, location): what a synchronous load brought, by tier."""
+    """StorageManager.batched_get(self, keys, location): what a load brought, by tier."""
 
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         return None

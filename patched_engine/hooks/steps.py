@@ -12,9 +12,7 @@ from patched_engine.hooks.wrap import attach_by_name
 
 STEP_VARIABLE = "STALLSCOPE_STEP_FUNCTION"
 # vLLM's workers; another engine names its own in the variable, comma separated.
-DEFAULT_STEP_FUNCTIONS = (
-    "vllm.v1.worker.gpu_worker:Worker.execute_model",
-)
+DEFAULT_STEP_FUNCTIONS = ("vllm.v1.worker.gpu_worker:Worker.execute_model",)
 
 _STARTED = layout.MARK_INDEX["step_started"]
 _FINISHED = layout.MARK_INDEX["step_finished"]

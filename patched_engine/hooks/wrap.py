@@ -116,7 +116,7 @@ def attach(
     return status
 
 
-def when_imported(module: str, action: Callable[[Any], None]) -> None:
+def when_imported(module: str, action: Callable[[Any], object]) -> None:
     """Run `action(module)` once it is imported, at once if it is; its faults are counted."""
 
     def guarded(loaded: Any) -> None:
