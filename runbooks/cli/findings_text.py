@@ -17,16 +17,11 @@ _LABEL_COLUMNS: Final = 9
 def report_text(report: Report, style: Style) -> str:
     """The whole report as text, worst first."""
     blocks = ["\n".join(_finding(item, report, style)) for item in report.items]
-    if not blocks:
-        blocks = [_nothing(report, style)]
-    if report.unseen:
-        lines = [style.paint("yellow", "unseen")]
-        for unseen in report.unseen:
-            lines += style.wrap(unseen_line(unseen), _INDENT * 2, first=_INDENT)
-        blocks.append("\n".join(lines))
+    rest = [] if report.items or not _saw_anything(report) else [_nothing(report, style)]
+    rest += [_row("unseen", unseen_line(u), style, "yellow", indent="") for u in report.unseen]
     if report.items:
-        blocks.append(style.paint("dim", "seen") + "  " + seen_line(report))
-    return "\n\n".join(blocks)
+        rest.append(_row("seen", seen_line(report), style, indent=""))
+    return "\n\n".join([*blocks, "\n".join(rest)])
 
 
 def unseen_line(unseen: Unseen) -> str:
@@ -88,9 +83,13 @@ def _evidence(evidence: Evidence) -> str:
     return evidence.text
 
 
-def _row(label: str, text: str, style: Style) -> str:
-    # Never wrapped: a command must survive being copied.
-    return f"{_INDENT}{style.paint('dim', label.ljust(_LABEL_COLUMNS))}{text}"
+def _row(label: str, text: str, style: Style, paint: str = "dim", indent: str = _INDENT) -> str:
+    """A label and one line, never wrapped: a command must survive being copied, a reason grep."""
+    return f"{indent}{style.paint(paint, label)}{' ' * (_LABEL_COLUMNS - len(label))}{text}"
+
+
+def _saw_anything(report: Report) -> bool:
+    return bool(report.snapshot.engines) or any(shard.up for shard in report.snapshot.shards)
 
 
 def _nothing(report: Report, style: Style) -> str:

@@ -16,11 +16,11 @@ from runbooks.cli.terminal import emit, silence_stdout, style
 
 PROG: Final = "stallscope"
 TRACEBACK_VARIABLE: Final = "STALLSCOPE_TRACEBACK"
-ABOUT: Final = "finds what stalls prefill: a late rank, a saturated cache shard, a stuck client"
+ABOUT: Final = "finds what stalls prefill: a late rank, a full shard, a stuck client"
 _EXAMPLES: Final = (
-    ("stallscope diagnose --from $STALLSCOPE_DIR", "what is wrong, and the next command"),
+    ("stallscope diagnose --from $STALLSCOPE_DIR", "what is wrong, what to run next"),
     ("stallscope diagnose --watch", "the same, refreshed each second"),
-    ("stallscope runbook straggler-rank", "what a finding means and what to do"),
+    ("stallscope runbook straggler-rank", "what it means, what to do"),
 )
 _HELP_FLAGS: Final = frozenset({"-h", "--help", "help"})
 

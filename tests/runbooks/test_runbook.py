@@ -22,7 +22,7 @@ VARIABLES = {"PID", "RANK", "POD", "NODE", "STALLSCOPE_DIR", "TRACER_PID"}
 
 
 def test_every_rule_has_a_page_and_every_page_a_rule():
-    assert set(page_names()) == {rule.id for rule in ALL_RULES}
+    assert set(page_names()) == {rule.name for rule in ALL_RULES}
 
 
 @pytest.mark.parametrize("name", page_names())
@@ -31,7 +31,7 @@ def test_each_page_has_the_sections_in_order(name):
     assert page.text.startswith(f"# {name}: ")
     assert tuple(page.sections) == SECTIONS
     assert all(page.sections[section].strip() for section in SECTIONS)
-    assert max(map(len, page.text.splitlines())) <= 120
+    assert max(map(len, page.text.splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", page_names())
