@@ -52,7 +52,7 @@ def run_ranks(
     held: list[Decoded] = []
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        held = read(pages)
+        held = read(pages, quiet=False)
         if len(held) == world_size and all(
             d.counters["collectives"] >= COLLECTIVES - 1 for d in held
         ):
@@ -67,8 +67,10 @@ def run_ranks(
     return held, read(pages)
 
 
-def read(pages: Path) -> list[Decoded]:
-    return sorted((decode(p) for p in pages.glob("*.page")), key=lambda d: int(d.info["rank"]))
+def read(pages: Path, quiet: bool = True) -> list[Decoded]:
+    return sorted(
+        (decode(p, quiet) for p in pages.glob("*.page")), key=lambda d: int(d.info["rank"])
+    )
 
 
 @pytest.mark.parametrize(("world_size", "late_rank"), [(2, 1), (3, 0)])
