@@ -25,6 +25,7 @@ AUTH: Final = "auth"
 NOT_VALKEY: Final = "not_valkey"
 BAD_URL: Final = "bad_url"
 NOT_ASKED: Final = "not_asked"
+RULE_FAILED: Final = "rule_failed"
 
 ALL: Final = frozenset(
     value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str)

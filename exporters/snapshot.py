@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 Liveness = Literal["alive", "frozen", "dead"]
+# A writer that holds its lock but has not beaten (1 Hz) for this long is frozen.
+FROZEN_AFTER_SECONDS: Final = 3.0
 Basis = Literal["host", "cuda_event", "profiler"]
 Severity = Literal["critical", "warning", "info"]
 
@@ -208,16 +210,18 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One rule's answer: its findings, or why it could not decide (`abstained`, by name)."""
+    """One rule's answer: its findings, or why it could not decide: `abstained` is the line for a
+    person, `reason` its name among `exporters.reasons`."""
 
     rule: str
     findings: tuple[Finding, ...] = ()
     abstained: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One tick of the evaluator: the picture, the findings worst first, and every rule's verdict."""
+    """One tick of the evaluator: the picture, the findings worst first, every rule's verdict."""
 
     snapshot: Snapshot
     findings: tuple[Finding, ...]

@@ -1,0 +1,194 @@
+"""Ask every shard whether it answers, all at once, so that a dead one delays nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from exporters import reasons
+from exporters.readers.shard_url import ShardUrl, ShardUrlError, parse, without_credentials
+from exporters.snapshot import Shard, Unseen
+
+if TYPE_CHECKING:
+    import redis
+
+ASK_TIMEOUT_SECONDS: Final = 1.0
+# The first tick waits for every answer, so that one look says it all; later ticks hold the pages'
+# rhythm and take an answer that is late with the next tick.
+FIRST_WAIT_SECONDS: Final = 1.5
+LATER_WAIT_SECONDS: Final = 0.2
+
+_MENDS: Final[Mapping[str, str]] = {
+    reasons.CONNECTION_REFUSED: "start the server, or correct the port",
+    reasons.UNREACHABLE: "check the host name and the network",
+    reasons.TIMEOUT: "look at that host: the server is frozen, overloaded or cut off",
+    reasons.AUTH: "give a user that may run PING and INFO",
+    reasons.NOT_VALKEY: "something else listens there: correct the URL",
+}
+
+
+class ShardAsker:
+    """One shard: at most one question under way, in a thread of its own."""
+
+    def __init__(self, url: ShardUrl) -> None:
+        self.url = url
+        self._client: redis.Redis | None = None
+        self._lock = threading.Lock()
+        self._answer: Shard | None = None
+        self._thread: threading.Thread | None = None
+        self._asked_at_seconds = 0.0
+
+    def ask(self) -> threading.Thread:
+        """Begin a question unless one is under way; returns its thread."""
+        thread = self._thread
+        if thread is None or not thread.is_alive():
+            self._asked_at_seconds = time.monotonic()
+            # A daemon: name resolution has no timeout and must not hold the process at its end.
+            thread = threading.Thread(target=self._run, name="stallscope-shard", daemon=True)
+            self._thread = thread
+            thread.start()
+        return thread
+
+    def answer(self) -> Shard:
+        """The newest answer; a question under way for too long is itself one."""
+        with self._lock:
+            answer = self._answer
+        thread = self._thread
+        waited_seconds = time.monotonic() - self._asked_at_seconds
+        if (
+            thread is not None
+            and thread.is_alive()
+            and (answer is None or (answer.up and waited_seconds >= ASK_TIMEOUT_SECONDS))
+        ):
+            return Shard(self.url.shown, up=False, reason=reasons.TIMEOUT)
+        assert answer is not None  # the thread ended, and it always leaves one
+        return answer
+
+    def close(self) -> None:
+        client = self._client
+        if client is not None:
+            client.close()
+
+    def _run(self) -> None:
+        answer = self._question()
+        with self._lock:
+            self._answer = answer
+
+    def _question(self) -> Shard:
+        import redis
+
+        shown = self.url.shown
+        try:
+            if self._client is None:
+                self._client = _client(self.url)
+            info = self._client.info()
+        except redis.exceptions.RedisError as error:
+            return Shard(shown, up=False, reason=reason_of(error))
+        except (OSError, ValueError, IndexError, UnicodeError) as error:
+            is_network = isinstance(error, OSError)
+            return Shard(
+                shown, up=False, reason=reasons.UNREACHABLE if is_network else reasons.NOT_VALKEY
+            )
+        if not isinstance(info, dict) or not ("redis_version" in info or "valkey_version" in info):
+            return Shard(shown, up=False, reason=reasons.NOT_VALKEY)
+        return Shard(shown, up=True, info=info)
+
+
+class Shards:
+    """All shards that were asked for. `read` never raises."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._askers: dict[str, ShardAsker] = {}
+        self._bad: list[Unseen] = []
+        self._first = True
+        for text in urls:
+            try:
+                url = parse(text)
+            except ShardUrlError as error:
+                shown = without_credentials(text)
+                self._bad.append(Unseen(shown, reasons.BAD_URL, str(error)))
+                continue
+            self._askers.setdefault(url.shown, ShardAsker(url))
+
+    def begin(self) -> list[threading.Thread]:
+        """Ask every shard; `read` takes the answers."""
+        return [asker.ask() for asker in self._askers.values()]
+
+    def read(self, threads: Sequence[threading.Thread]) -> tuple[tuple[Shard, ...], list[Unseen]]:
+        """The shards and what of them is unseen, after at most FIRST_WAIT_SECONDS."""
+        wait_seconds = FIRST_WAIT_SECONDS if self._first else LATER_WAIT_SECONDS
+        self._first = False
+        deadline = time.monotonic() + wait_seconds
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        shards = tuple(asker.answer() for asker in self._askers.values())
+        unseen = [
+            Unseen(s.url, s.reason, f"{s.url}: {_DETAILS[s.reason]}", _MENDS[s.reason])
+            for s in shards
+            if not s.up
+        ]
+        return shards, [*self._bad, *unseen]
+
+    def close(self) -> None:
+        for asker in self._askers.values():
+            asker.close()
+
+
+_DETAILS: Final[Mapping[str, str]] = {
+    reasons.CONNECTION_REFUSED: "nothing listens there",
+    reasons.UNREACHABLE: "cannot be reached",
+    reasons.TIMEOUT: f"no answer within {ASK_TIMEOUT_SECONDS:g} s",
+    reasons.AUTH: "refuses our credentials or our commands",
+    reasons.NOT_VALKEY: "does not answer as Valkey does",
+}
+
+
+def reason_of(error: Exception) -> str:
+    """The enumerated reason of a client library's error."""
+    import redis
+
+    exceptions = redis.exceptions
+    if isinstance(error, exceptions.TimeoutError):
+        return reasons.TIMEOUT
+    if isinstance(error, exceptions.AuthenticationError | exceptions.NoPermissionError):
+        return reasons.AUTH
+    if isinstance(error, exceptions.ResponseError):
+        text = str(error)
+        return reasons.AUTH if text.startswith(("NOAUTH", "WRONGPASS")) else reasons.NOT_VALKEY
+    if isinstance(error, exceptions.InvalidResponse):
+        return reasons.NOT_VALKEY
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and len(chain) < 8:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    if any(isinstance(e, ConnectionRefusedError) for e in chain):
+        return reasons.CONNECTION_REFUSED
+    if any(isinstance(e, TimeoutError) for e in chain):
+        return reasons.TIMEOUT
+    if any(isinstance(e, exceptions.InvalidResponse) for e in chain):
+        return reasons.NOT_VALKEY
+    return reasons.UNREACHABLE
+
+
+def _client(url: ShardUrl) -> redis.Redis:
+    """A client of one connection that tries once: the next tick is the retry."""
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    shared: dict[str, object] = {
+        "username": url.username,
+        "password": url.password,
+        "socket_timeout": ASK_TIMEOUT_SECONDS,
+        "socket_connect_timeout": ASK_TIMEOUT_SECONDS,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+        "client_name": "stallscope",
+        "max_connections": 1,
+    }
+    if url.unix_path:
+        return redis.Redis(unix_socket_path=url.unix_path, **shared)  # type: ignore[arg-type]
+    return redis.Redis(host=url.host, port=url.port, ssl=url.tls, **shared)  # type: ignore[arg-type]
