@@ -93,7 +93,7 @@ class PageFolder:
             try:
                 self._readers[name] = PageReader(path, self._boot_id)
             except Unreadable as error:
-                if path.exists():  # else its process ended between the listing and now
+                if os.path.lexists(path):  # else its process ended between the listing and now
                     unseen.append(_unseen(path, error))
         return unseen
 

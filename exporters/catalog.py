@@ -1,0 +1,290 @@
+"""The one list of metrics: whoever emits, documents, graphs or alerts takes the name from here.
+
+Prometheus' rules hold: prefix `stallscope_`, base units, `_total` on counters only, no colons, both
+parts of a ratio as counters, no label per request. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+PREFIX: Final = "stallscope_"
+
+MetricType = Literal["counter", "gauge"]
+Emitter = Literal["worker", "scheduler", "process", "engine", "shard", "exporter", "rule"]
+
+_PROCESS: Final = ("engine", "role", "rank")
+_COLLECTIVE: Final = ("engine", "op", "basis")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric as it is exposed.
+
+    `emitted_by` is what one set of series stands for: a worker's or the scheduler's page
+    ("process": either), an engine, a shard, the exporter itself or a rule. `basis` says what the
+    value rests on.
+    """
+
+    name: str
+    type: MetricType
+    unit: str
+    labels: tuple[str, ...]
+    help: str
+    emitted_by: Emitter
+    basis: str
+
+
+def _counter(
+    name: str,
+    unit: str,
+    help_text: str,
+    basis: str,
+    labels: tuple[str, ...] = _PROCESS,
+    emitted_by: Emitter = "process",
+) -> Metric:
+    return Metric(f"{PREFIX}{name}_total", "counter", unit, labels, help_text, emitted_by, basis)
+
+
+def _gauge(
+    name: str,
+    unit: str,
+    help_text: str,
+    basis: str,
+    labels: tuple[str, ...] = _PROCESS,
+    emitted_by: Emitter = "process",
+) -> Metric:
+    return Metric(f"{PREFIX}{name}", "gauge", unit, labels, help_text, emitted_by, basis)
+
+
+# Counters of the page that are exposed as they stand: page name -> metric. Times come in ns.
+PAGE_COUNTERS: Final[Mapping[str, Metric]] = {
+    "steps": _counter("steps", "", "Engine steps finished.", "step hook"),
+    "step_nanoseconds": _counter(
+        "step_seconds", "seconds", "Time spent in engine steps.", "step hook, host clock"
+    ),
+    "collectives": _counter("collectives", "", "Collectives entered.", "torch.distributed hook"),
+    "hook_faults": _counter(
+        "hook_faults", "", "Errors raised inside our own hooks, kept from the engine.", "hooks"
+    ),
+    "ring_drops": _counter(
+        "ring_drops",
+        "",
+        "Collectives that found no ring or event pair and are not recorded.",
+        "page",
+    ),
+    "pending_drops": _counter(
+        "pending_drops", "", "Operations that found the pending table full.", "page"
+    ),
+    "store_calls": _counter("store_calls", "", "Calls of LMCache's store.", "LMCache hook"),
+    "store_tokens": _counter("store_tokens", "tokens", "Tokens to be stored.", "LMCache hook"),
+    "store_chunks": _counter("store_chunks", "chunks", "Chunks copied to L1.", "LMCache hook"),
+    "store_expected_chunks": _counter(
+        "store_expected_chunks",
+        "chunks",
+        "Chunks c of the stored prompts with c mod W = rank: the rank's fair share.",
+        "LMCache hook",
+    ),
+    "store_bytes": _counter("store_bytes", "bytes", "Bytes copied to L1.", "LMCache hook"),
+    "store_nanoseconds": _counter(
+        "store_seconds", "seconds", "Time inside store calls.", "LMCache hook, host clock"
+    ),
+    "load_calls": _counter("load_calls", "", "Calls of LMCache's retrieve.", "LMCache hook"),
+    "load_asked_tokens": _counter(
+        "load_asked_tokens", "tokens", "Tokens that retrieve was asked for.", "LMCache hook"
+    ),
+    "load_tokens": _counter(
+        "load_tokens", "tokens", "Tokens that retrieve reported loaded.", "LMCache hook"
+    ),
+    "load_nanoseconds": _counter(
+        "load_seconds", "seconds", "Time inside retrieve calls.", "LMCache hook, host clock"
+    ),
+    "lookup_calls": _counter("lookup_calls", "", "Calls of LMCache's lookup.", "LMCache hook"),
+    "lookup_asked_tokens": _counter(
+        "lookup_asked_tokens", "tokens", "Tokens looked up.", "LMCache hook"
+    ),
+    "lookup_hit_tokens": _counter(
+        "lookup_hit_tokens", "tokens", "Tokens that lookup found.", "LMCache hook"
+    ),
+    "lookup_nanoseconds": _counter(
+        "lookup_seconds", "seconds", "Time inside lookup calls.", "LMCache hook, host clock"
+    ),
+    "lookup_timeouts": _counter(
+        "lookup_timeouts", "", "Lookups that ran into their configured timeout.", "LMCache hook"
+    ),
+    "put_l2_chunks": _counter(
+        "l2_put_chunks", "chunks", "Chunks handed to the remote store.", "LMCache hook"
+    ),
+    "put_l2_bytes": _counter(
+        "l2_put_bytes", "bytes", "Bytes handed to the remote store.", "LMCache hook"
+    ),
+    "client_calls": _counter(
+        "client_calls", "", "Batched calls of the remote store's client.", "client hook"
+    ),
+    "client_asked_keys": _counter("client_asked_keys", "", "Keys in those calls.", "client hook"),
+    "client_failed_calls": _counter(
+        "client_failed_calls", "", "Those calls that raised or timed out.", "client hook"
+    ),
+}
+
+# Page counters that become one metric with a label: page name -> (metric, tier).
+LOAD_CHUNKS: Final = _counter(
+    "load_chunks", "chunks", "Chunks loaded, by tier.", "LMCache hook", (*_PROCESS, "tier")
+)
+LOAD_BYTES: Final = _counter(
+    "load_bytes", "bytes", "Bytes loaded, by tier.", "LMCache hook", (*_PROCESS, "tier")
+)
+TIERED_COUNTERS: Final[Mapping[str, tuple[Metric, str]]] = {
+    "load_l1_chunks": (LOAD_CHUNKS, "l1"),
+    "load_l2_chunks": (LOAD_CHUNKS, "l2"),
+    "load_l1_bytes": (LOAD_BYTES, "l1"),
+    "load_l2_bytes": (LOAD_BYTES, "l2"),
+}
+
+PROCESS_STATE: Final = _gauge(
+    "process_state",
+    "",
+    "1 for the state that the process is in (alive, frozen, dead), 0 for the others.",
+    "record lock and heartbeat",
+    (*_PROCESS, "state"),
+)
+HEARTBEAT_AGE: Final = _gauge(
+    "heartbeat_age_seconds", "seconds", "Age of the process's last heartbeat (1 Hz).", "page"
+)
+TORN_RECORDS: Final = _counter(
+    "torn_records", "", "Records that could not be read whole after 3 tries.", "page"
+)
+PENDING: Final = _gauge(
+    "pending_operations",
+    "",
+    "Operations submitted and not completed.",
+    "pending table",
+    (*_PROCESS, "kind"),
+)
+PENDING_AGE: Final = _gauge(
+    "pending_oldest_age_seconds",
+    "seconds",
+    "Age of the oldest pending operation; absent while none is.",
+    "pending table",
+    (*_PROCESS, "kind"),
+)
+
+_JOINED: Final = "joined rings; see the label"
+COLLECTIVE_WAIT: Final = _counter(
+    "collective_wait_seconds",
+    "seconds",
+    "Time this rank waited in collectives for the last rank to come.",
+    _JOINED,
+    (*_COLLECTIVE, "rank"),
+    "worker",
+)
+COLLECTIVE_CHARGED: Final = _counter(
+    "collective_charged_seconds",
+    "seconds",
+    "Time the other ranks waited for this one, in rank-seconds.",
+    _JOINED,
+    (*_COLLECTIVE, "rank"),
+    "worker",
+)
+COLLECTIVE_LAST: Final = _counter(
+    "collective_last_arrivals",
+    "",
+    "Collectives to which this rank came last.",
+    _JOINED,
+    (*_COLLECTIVE, "rank"),
+    "worker",
+)
+COLLECTIVES_JOINED: Final = _counter(
+    "collectives_joined",
+    "",
+    "Collectives joined over all their ranks.",
+    _JOINED,
+    _COLLECTIVE,
+    "engine",
+)
+COLLECTIVES_UNJOINED: Final = _counter(
+    "collectives_unjoined",
+    "",
+    "Collectives that could not be joined: an entry was lost, torn, or of another operation.",
+    "joined rings",
+    ("engine",),
+    "engine",
+)
+COLLECTIVE_OPEN: Final = _gauge(
+    "collective_open_seconds",
+    "seconds",
+    "Longest collective that others are in and this rank is not (rank empty: all are in and none "
+    "has left).",
+    "joined rings",
+    ("engine", "op", "rank"),
+    "worker",
+)
+
+SHARD_UP: Final = _gauge(
+    "shard_up", "", "1 if the shard answered INFO.", "INFO", ("shard",), "shard"
+)
+
+SOURCE_UP: Final = _gauge(
+    "source_up",
+    "",
+    "1 if the source was read at the last tick; 0 if not, and its values are absent.",
+    "tick",
+    ("source",),
+    "exporter",
+)
+SOURCE_INFO: Final = _gauge(
+    "source_info",
+    "",
+    "1, with the reason why a source could not be read, or not wholly.",
+    "tick",
+    ("source", "reason"),
+    "exporter",
+)
+TICKS: Final = _counter("ticks", "", "Ticks finished.", "exporter", (), "exporter")
+TICK_AGE: Final = _gauge(
+    "tick_age_seconds", "seconds", "Age of the values at this scrape.", "exporter", (), "exporter"
+)
+TICK_DURATION: Final = _gauge(
+    "tick_duration_seconds", "seconds", "Wall time of the last tick.", "exporter", (), "exporter"
+)
+
+_FINDING: Final = ("finding", "severity", "engine", "rank", "shard")
+FINDING: Final = _gauge("finding", "", "1 while the finding stands.", "rules", _FINDING, "rule")
+FINDING_SINCE: Final = _gauge(
+    "finding_since_seconds", "seconds", "Age of the fault.", "rules", _FINDING, "rule"
+)
+FINDING_EVALUABLE: Final = _gauge(
+    "finding_evaluable",
+    "",
+    "1 if the rule could decide at the last tick, 0 if it abstained.",
+    "rules",
+    ("finding",),
+    "rule",
+)
+
+_TIERED: Final = (LOAD_CHUNKS, LOAD_BYTES)
+_OTHERS: Final = (
+    PROCESS_STATE,
+    HEARTBEAT_AGE,
+    TORN_RECORDS,
+    PENDING,
+    PENDING_AGE,
+    COLLECTIVE_WAIT,
+    COLLECTIVE_CHARGED,
+    COLLECTIVE_LAST,
+    COLLECTIVES_JOINED,
+    COLLECTIVES_UNJOINED,
+    COLLECTIVE_OPEN,
+    SHARD_UP,
+    SOURCE_UP,
+    SOURCE_INFO,
+    TICKS,
+    TICK_AGE,
+    TICK_DURATION,
+    FINDING,
+    FINDING_SINCE,
+    FINDING_EVALUABLE,
+)
+METRICS: Final[tuple[Metric, ...]] = (*PAGE_COUNTERS.values(), *_TIERED, *_OTHERS)

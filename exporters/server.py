@@ -1,0 +1,133 @@
+"""`/metrics` over HTTP: every scrape answers from the last tick, and never reads a source."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric as Family
+from prometheus_client.exposition import make_wsgi_app
+from prometheus_client.registry import Collector
+
+from exporters import catalog
+from exporters.metrics import Sample, by_metric, samples
+from exporters.ticker import Tick, Ticker
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIEnvironment
+
+# Older values are not shown: a graph with a gap says more than one that stands still.
+STALE_AFTER_SECONDS = 10.0
+
+
+class TickCollector(Collector):
+    """Exposes the last tick to prometheus-client."""
+
+    def __init__(
+        self,
+        latest: Callable[[], Tick | None],
+        pages_dir: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._latest = latest
+        self._pages_dir = pages_dir
+        self._clock = clock
+
+    def describe(self) -> Iterable[Family]:
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        for metric, found in by_metric(self._samples()).items():
+            suffix = "_total" if metric.type == "counter" else ""
+            family = Family(metric.name.removesuffix("_total"), metric.help, metric.type)
+            for sample in found:
+                family.add_sample(
+                    family.name + suffix,
+                    dict(zip(metric.labels, sample.labels, strict=True)),
+                    sample.value,
+                )
+            yield family
+
+    def _samples(self) -> Iterator[Sample]:
+        tick = self._latest()
+        if tick is None:
+            yield Sample(catalog.TICKS, (), 0)
+            return
+        age_seconds = self._clock() - tick.began_seconds
+        yield Sample(catalog.TICKS, (), tick.number)
+        yield Sample(catalog.TICK_AGE, (), age_seconds)
+        yield Sample(catalog.TICK_DURATION, (), tick.duration_seconds)
+        if age_seconds <= STALE_AFTER_SECONDS:
+            yield from samples(tick.evaluation, self._pages_dir)
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def server_bind(self) -> None:
+        # WSGIServer asks for the host's full name here, which can wait for a name server.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+
+class _ServerV6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = 10  # a client that sends nothing must not keep its thread
+
+    def address_string(self) -> str:
+        return str(self.client_address[0])
+
+    def log_message(self, format: str, *args: object) -> None:
+        return
+
+
+class MetricsServer:
+    """Serves /metrics and /-/healthy on one address until `stop`. Raises OSError if it is taken."""
+
+    def __init__(self, ticker: Ticker, pages_dir: Path | None, host: str, port: int) -> None:
+        registry = CollectorRegistry()
+        registry.register(TickCollector(ticker.latest, pages_dir))
+        self._metrics = make_wsgi_app(registry)
+        kind = _ServerV6 if ":" in host else _Server
+        self._server = kind((host, port), _QuietHandler)
+        self._server.set_app(self._answer)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="stallscope-http", daemon=True
+        )
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port, the real one where 0 was asked for."""
+        return str(self._server.server_address[0]), int(self._server.server_address[1])
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "/")
+        if path == "/metrics":
+            answer: Iterable[bytes] = self._metrics(environ, start_response)
+            return answer
+        known = {"/": b"stallscope exporter: /metrics\n", "/-/healthy": b"ok\n"}
+        status = "200 OK" if path in known else "404 Not Found"
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [known.get(path, b"not found: /metrics is what is here\n")]
