@@ -75,6 +75,9 @@ def make_report(evaluation: Evaluation, asked: Asked) -> Report:
     unseen = list(snapshot.unseen)
     if snapshot.engines:  # without any engine, the folder's own line says it all
         unseen += [_abstention(verdict) for verdict in abstained]
+    elif asked.pages_dir is not None and not unseen:  # its pages went away while we looked
+        folder = str(asked.pages_dir)
+        unseen.append(Unseen(folder, reasons.EMPTY_FOLDER, f"no page to read in {folder}"))
     names = {v.rule for v in abstained}
     return Report(
         snapshot=snapshot,
@@ -86,9 +89,8 @@ def make_report(evaluation: Evaluation, asked: Asked) -> Report:
 
 
 def _abstention(verdict: Verdict) -> Unseen:
-    why = verdict.abstained
-    reason = why if why in reasons.ALL else reasons.NOT_ASKED
-    return Unseen(verdict.rule, reason, f"{verdict.rule} cannot be decided: {why}")
+    detail = f"{verdict.rule} cannot be decided: {verdict.abstained}"
+    return Unseen(verdict.rule, verdict.reason, detail)
 
 
 def _item(finding: Finding, snapshot: Snapshot, asked: Asked) -> Item:

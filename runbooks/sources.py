@@ -10,15 +10,21 @@ from pathlib import Path
 from typing import Final, Literal
 
 from exporters.page_layout import MAGIC
+from exporters.readers.shard_url import PLAIN_SCHEMES, TLS_SCHEMES, without_credentials
 
 Kind = Literal["pages", "page", "url", "valkey", "bundle", "profile", "unknown"]
 
-_VALKEY_SCHEMES: Final = frozenset({"redis", "rediss", "resp", "valkey", "valkeys", "unix"})
+_VALKEY_SCHEMES: Final = PLAIN_SCHEMES | TLS_SCHEMES | {"unix"}
 _WEB_SCHEMES: Final = frozenset({"http", "https"})
 # First bytes of what the other sources are kept in.
 _ARCHIVES: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 _PROFILES: Final = (b"SQLite format 3\x00", b"{", b"[")
 _HEAD_BYTES: Final = 16
+_LATER: Final = {
+    "url": "an exporter or Prometheus URL",
+    "bundle": "a bundle",
+    "profile": "a profile",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +58,17 @@ def recognise(text: str) -> Source:
 
 def refusal(source: Source) -> str:
     """Why this source cannot be read, in one line with the mend; "" where it can."""
-    folder = os.path.dirname(os.path.abspath(source.text))
-    return {
-        "pages": "",
-        "page": f"{source.text} is one page; give its folder: --from {folder}",
-        "url": f"an exporter or Prometheus URL ({source.text}) is not supported in this version; "
-        "give the page folder",
-        "valkey": f"{source.text} is a Valkey server; give it with --valkey",
-        "bundle": f"a bundle ({source.text}) is not supported in this version; "
-        "give the page folder",
-        "profile": f"a profile ({source.text}) is not supported in this version; "
-        "give the page folder",
-        "unknown": f"{source.text} is nothing that stallscope reads; give the page folder",
-    }[source.kind]
+    shown = without_credentials(source.text)
+    if source.kind == "pages":
+        return ""
+    if source.kind == "page":
+        folder = os.path.dirname(os.path.abspath(source.text))
+        return f"{shown} is one page; give its folder: --from {folder}"
+    if source.kind == "valkey":
+        return f"{shown} is a Valkey server; give it with --valkey"
+    if source.kind == "unknown":
+        return f"{shown} is nothing that stallscope reads; give the page folder"
+    return f"{_LATER[source.kind]} ({shown}) is not supported in this version; give the page folder"
 
 
 def _kind_of_file(path: Path) -> Kind:
@@ -78,29 +82,3 @@ def _kind_of_file(path: Path) -> Kind:
     if head.startswith(_ARCHIVES):
         return "bundle"
     return "profile" if head.startswith(_PROFILES) else "unknown"
-
-
-def valkey_url_fault(url: str) -> str:
-    """Why a `--valkey` URL cannot be one, in one line with the mend; "" where it can."""
-    mend = "write it like redis://HOST:6379"
-    try:
-        parts = urllib.parse.urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        return f"{_without_credentials(url)} is not a URL ({error}); {mend}"
-    shown = _without_credentials(url)
-    if parts.scheme.lower() not in _VALKEY_SCHEMES:
-        return f"{shown} is not a Valkey URL; {mend}"
-    if parts.scheme.lower() == "unix":
-        return "" if parts.path else f"{shown} names no socket; write it like unix:///PATH"
-    if not parts.hostname:
-        return f"{shown} names no host; {mend}"
-    return f"{shown} has port 0; {mend}" if port == 0 else ""
-
-
-def _without_credentials(url: str) -> str:
-    """What may be printed of a URL: a password never is, however the URL is broken."""
-    head, separator, rest = url.partition("://")
-    if not separator:
-        return url.rpartition("@")[2]
-    return f"{head}://{rest.rpartition('@')[2]}"

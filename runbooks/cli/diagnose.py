@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -61,6 +62,8 @@ class _Diagnose:
         from runbooks.compose import live_evaluator
         from runbooks.report import Asked, make_report
 
+        # A rule that fails is told as unseen; its traceback is for whoever asks for it.
+        logging.getLogger("stallscope").addHandler(logging.NullHandler())
         asked = Asked(pages_dir, tuple(args.valkey))
         evaluator = live_evaluator(pages_dir, asked.valkey_urls)
         try:
@@ -94,11 +97,13 @@ def _pages_dir(given: str | None, valkey_urls: list[str]) -> Path | None:
 
 
 def _check_urls(urls: list[str]) -> None:
-    from runbooks.sources import valkey_url_fault
+    from exporters.readers.shard_url import ShardUrlError, parse
 
     for url in urls:
-        if fault := valkey_url_fault(url):
-            raise UsageError(f"--valkey: {fault}")
+        try:
+            parse(url)
+        except ShardUrlError as error:
+            raise UsageError(f"--valkey: {error}") from error
 
 
 COMMAND: Command = _Diagnose()

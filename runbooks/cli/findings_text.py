@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from exporters.snapshot import Evidence, Unseen
+from exporters.snapshot import Unseen
 from runbooks.cli.terminal import Style
 from runbooks.report import Item, Report
 
@@ -14,9 +14,9 @@ _INDENT: Final = "  "
 _LABEL_COLUMNS: Final = 9
 
 
-def report_text(report: Report, style: Style) -> str:
-    """The whole report as text, worst first."""
-    blocks = ["\n".join(_finding(item, report, style)) for item in report.items]
+def report_text(report: Report, style: Style, *, brief: bool = False) -> str:
+    """The whole report as text, worst first; `brief` leaves the evidence out."""
+    blocks = ["\n".join(_finding(item, report, style, brief)) for item in report.items]
     rest = [] if report.items or not _saw_anything(report) else [_nothing(report, style)]
     rest += [_row("unseen", unseen_line(u), style, "yellow", indent="") for u in report.unseen]
     if report.items:
@@ -55,7 +55,7 @@ def clock(unix_seconds: float) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(unix_seconds))
 
 
-def _finding(item: Item, report: Report, style: Style) -> list[str]:
+def _finding(item: Item, report: Report, style: Style, brief: bool) -> list[str]:
     finding = item.finding
     began = clock(report.snapshot.unix_seconds - finding.since_seconds)
     place = [] if finding.rank is None else [f"rank {finding.rank}"]
@@ -68,19 +68,15 @@ def _finding(item: Item, report: Report, style: Style) -> list[str]:
         f"  since {began} ({duration(finding.since_seconds)})"
     ]
     lines += style.wrap(finding.summary, _INDENT)
-    for evidence in finding.evidence:
-        lines += style.wrap(_evidence(evidence), _INDENT * 3, first=_INDENT + "- ")
-    if finding.confidence < 1.0:
+    if not brief:
+        for evidence in finding.evidence:
+            lines += style.wrap(evidence.text, _INDENT * 2, first=_INDENT + "- ")
         lines.append(_row("sure", f"{finding.confidence:.0%}", style))
     if item.next_command:
         lines.append(_row("next", style.paint("bold", item.next_command), style))
     if item.runbook:
         lines.append(_row("runbook", f"stallscope runbook {item.runbook}", style))
     return lines
-
-
-def _evidence(evidence: Evidence) -> str:
-    return evidence.text
 
 
 def _row(label: str, text: str, style: Style, paint: str = "dim", indent: str = _INDENT) -> str:

@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 from typing import Final
 
 from runbooks.cli import exit_codes
 from runbooks.cli.findings_text import clock, report_text
 from runbooks.cli.ranks_text import ranks_text
-from runbooks.cli.terminal import emit, style, wants_colour
+from runbooks.cli.terminal import Style, emit, style, wants_colour
 from runbooks.report import Report
 
 INTERVAL_SECONDS: Final = 1.0
@@ -36,7 +37,7 @@ def watch(look: Look, *, as_json: bool, interval_seconds: float = INTERVAL_SECON
 def _on_pipe(look: Look, as_json: bool, interval_seconds: float) -> int:
     """A line of JSON or a block of text each second."""
     for report in _reports(look, interval_seconds):
-        text = json.dumps(report.as_json()) if as_json else _screen(report) + "\n"
+        text = json.dumps(report.as_json()) if as_json else _screen(report, style()) + "\n"
         if not emit(text):
             return report.exit_code
     raise AssertionError("the reports never end")
@@ -53,7 +54,7 @@ def _on_terminal(look: Look, interval_seconds: float) -> int:
     try:
         with Live(console=console, screen=True, auto_refresh=False, redirect_stdout=False) as live:
             for report in _reports(look, interval_seconds):
-                live.update(Text.from_ansi(_screen(report)), refresh=True)
+                live.update(Text.from_ansi(_fitted(report, console.size.height)), refresh=True)
     finally:
         if report is not None:
             emit(report_text(report, style()))
@@ -69,11 +70,25 @@ def _reports(look: Look, interval_seconds: float) -> Iterator[Report]:
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _screen(report: Report) -> str:
-    look = style()
+def _fitted(report: Report, screen_rows: int) -> str:
+    """The screen with the evidence where that fits, else without."""
+    fit = style()
+    is_high = _rows(_screen(report, replace(fit, colour=False)), fit.width) > screen_rows
+    return _screen(report, fit, brief=is_high)
+
+
+def _screen(report: Report, look: Style, *, brief: bool = False) -> str:
     head = look.paint("bold", f"stallscope  {clock(report.snapshot.unix_seconds)}")
+    if report.asked.pages_dir is not None:
+        head += f"  {report.asked.pages_dir}"
     ranks = ranks_text(report.snapshot, look)
-    return "\n\n".join(part for part in (head, report_text(report, look), ranks) if part)
+    parts = (head, report_text(report, look, brief=brief), ranks)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _rows(plain_text: str, columns: int) -> int:
+    """Rows that a text takes where long lines are folded."""
+    return sum(max(1, -(-len(line) // columns)) for line in plain_text.splitlines())
 
 
 @contextmanager

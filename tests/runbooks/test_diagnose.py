@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
 import threading
 from contextlib import contextmanager
 
@@ -229,7 +230,8 @@ def test_eight_silent_shards_still_answer_in_time():
         (["--from", "redis://v:6379"], "--valkey"),
         (["--from", "ftp://x/y"], "nothing that stallscope reads"),
         (["--from", "/dev/null"], "nothing that stallscope reads"),
-        (["--valkey", "localhost:6379"], "redis://HOST:6379"),
+        (["--valkey", ""], "redis://HOST:6379"),
+        (["--valkey", "redis://valkey-{rank}:6379"], "is a template"),
         (["--valkey", "http://v:6379"], "redis://HOST:6379"),
         (["--valkey", "redis://"], "names no host"),
         (["--valkey", "redis://v:99999"], "not a URL"),
@@ -366,8 +368,6 @@ def test_the_json_keeps_its_schema(tmp_path):
 
 
 def test_a_closed_pipe_is_quiet(tmp_path):
-    import subprocess
-
     line = " ".join([*COMMAND, "diagnose", "--from", str(tmp_path), "|", "head", "-c", "1"])
     run = subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, env=environment(), check=False

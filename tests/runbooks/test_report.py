@@ -124,6 +124,13 @@ def test_a_finding_reads_as_place_cause_since_when_and_next_command():
     assert max(map(len, lines)) <= 80
 
 
+def test_brief_keeps_everything_but_the_evidence():
+    lines = report_text(_report(LATE), PLAIN, brief=True).splitlines()
+    assert lines[0].startswith("CRITICAL  straggler-rank, rank 1")
+    assert "  next     py-spy dump --pid 101" in lines
+    assert not [line for line in lines if "limit 60%" in line]
+
+
 def test_the_pid_is_that_of_the_finding_s_own_engine():
     finding = dataclasses.replace(LATE, engine_id="b")
     text = report_text(_report(finding, engines=("a", "b")), PLAIN)

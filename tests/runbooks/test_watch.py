@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -125,6 +126,9 @@ def test_the_terminal_is_given_back_with_the_last_answer_on_it(late_rank, stop_s
     assert written.index(ENTER_SCREEN) < written.index(LEAVE_SCREEN)
     assert written.rindex(HIDE_CURSOR) < written.rindex(SHOW_CURSOR)
     assert b"Traceback" not in written
+    # 80 by 24 has no room for the evidence, but for every finding and every rank.
+    assert b"makes others wait" in written
+    assert re.search(rb"\n +3 +\d+ ", written)
     after = written[written.index(LEAVE_SCREEN) :].decode()
     assert "straggler-rank, rank 2" in after
 
