@@ -14,9 +14,9 @@ from runbooks.cli.parser import UsageError
 
 FOLDER_VARIABLE: Final = "STALLSCOPE_DIR"
 _EXAMPLES: Final = """examples:
-  stallscope diagnose                              pages in $STALLSCOPE_DIR
+  stallscope diagnose                      the pages in $STALLSCOPE_DIR
   stallscope diagnose --from /dev/shm/stallscope --valkey redis://valkey-0:6379
-  stallscope diagnose --watch                      refreshed each second, until Ctrl-C
+  stallscope diagnose --watch              refreshed each second, until Ctrl-C
   stallscope diagnose --json | jq .findings[].id
 
 exit codes: 0 nothing found and all that was asked for was seen, 1 warning,
