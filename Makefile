@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Each does all its own set-up in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format
+.PHONY: help setup demo test soak lint lint-style lint-types lint-arrows format
 
 BIN := .venv/bin
 SOURCES := patched_engine exporters detectors dashboards runbooks lab tests $(wildcard benchmarks)
@@ -22,11 +22,17 @@ test: setup ## the tests, under 15 minutes
 soak: setup ## the long runs whose result files are committed
 	@$(BIN)/python -m pytest -q -m soak
 
-lint: setup ## ruff, mypy and the arrows between rooms
-	@echo "== ruff check"; $(BIN)/ruff check $(SOURCES)
-	@echo "== ruff format"; $(BIN)/ruff format --check $(SOURCES)
-	@echo "== mypy"; $(BIN)/mypy $(TYPED)
-	@echo "== import-linter"; $(BIN)/lint-imports
+lint: lint-style lint-types lint-arrows ## ruff, mypy and the arrows between rooms
+
+lint-style: setup
+	@echo "== ruff check" && $(BIN)/ruff check $(SOURCES)
+	@echo "== ruff format" && $(BIN)/ruff format --check $(SOURCES)
+
+lint-types: setup
+	@echo "== mypy" && $(BIN)/mypy $(TYPED)
+
+lint-arrows: setup
+	@echo "== import-linter" && $(BIN)/lint-imports
 
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix $(SOURCES); $(BIN)/ruff format $(SOURCES)
