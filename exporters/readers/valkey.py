@@ -170,7 +170,10 @@ def reason_of(error: Exception) -> str:
         return reasons.TIMEOUT
     if any(isinstance(e, exceptions.InvalidResponse) for e in chain):
         return reasons.NOT_VALKEY
-    return reasons.UNREACHABLE
+    # Without an error of the network it was what came back that the client could not take,
+    # unless the server just hung up (it is full, or wants TLS).
+    hung_up = any(isinstance(e, OSError) for e in chain) or "closed" in str(error).lower()
+    return reasons.UNREACHABLE if hung_up else reasons.NOT_VALKEY
 
 
 def _client(url: ShardUrl) -> redis.Redis:

@@ -125,9 +125,7 @@ def test_incarnations_never_mix(seed):
     first, second = _expected(before[:cut], size), _expected(after, size)
     count, waits, charged, last = _sums(joiner.group(SECOND * 3))
     assert count == first[0] + second[0]
-    for got, a, b in zip(
-        (waits, charged, last), first[1:], second[1:], strict=True
-    ):
+    for got, a, b in zip((waits, charged, last), first[1:], second[1:], strict=True):
         assert got == [x + y for x, y in zip(a, b, strict=True)]
     assert sum(s.count for s in joiner.group(SECOND * 3).seconds) == len(after)
 

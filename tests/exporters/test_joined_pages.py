@@ -124,7 +124,9 @@ def test_a_group_that_was_made_again_uses_its_newest_ring(tmp_path):
         page = PageFile(tmp_path / f"{rank}.page", worker_info(rank, SIZE, groups=seats))
         for ring, collectives in enumerate((old, new)):
             for c in collectives:
-                page.record(c.sequence, c.sequence, c.arrive[rank], c.depart[rank], op=c.op, ring=ring)
+                page.record(
+                    c.sequence, c.sequence, c.arrive[rank], c.depart[rank], op=c.op, ring=ring
+                )
     folder = PageFolder(tmp_path)
     groups = _tick(folder, EngineJoiner(), SECOND * 9)
     assert _totals(groups) == (6, truth(new, SIZE).wait_ns, 0)

@@ -250,7 +250,12 @@ def test_facts_of_wrong_types_do_not_stop_it(tmp_path, folder):
     info = {"engine_id": 3, "roles": "worker", "rank": "x", "world_size": None}
     PageFile(tmp_path / "a.page", info)
     process = _read(folder).pages[0].process
-    assert (process.engine_id, process.roles, process.rank, process.world_size) == ("3", (), None, 0)
+    assert (process.engine_id, process.roles, process.rank, process.world_size) == (
+        "3",
+        (),
+        None,
+        0,
+    )
 
 
 def test_operations_are_followed_over_their_wrap(tmp_path, folder):

@@ -1,0 +1,174 @@
+"""One tick over everything: order, memory of onsets, what is unseen, and a rule that breaks."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import pytest
+
+from detectors import ALL_RULES
+from exporters import reasons
+from exporters.evaluator import Evaluator, FindingMemory, worst_first
+from exporters.snapshot import Finding, Verdict
+from tests.exporters.lockstep import run
+from tests.exporters.page_files import SECOND, PageFile, locked, worker_info
+
+SIZE = 4
+
+
+def _finding(name, severity="warning", rank=0, since=1.0, **changes):
+    made = Finding(name, severity, "text", rank=rank, since_seconds=since)
+    return dataclasses.replace(made, **changes)
+
+
+def _pages(folder, size=SIZE, collectives=()):
+    made = []
+    for rank in range(size):
+        page = PageFile(folder / f"{rank}.page", worker_info(rank, size), ring_records=1024)
+        for c in collectives:
+            page.record(c.sequence, c.sequence, c.arrive[rank], c.depart[rank], op=c.op)
+        made.append(page)
+    return made
+
+
+def _straggling(late, seconds=40):
+    """Two collectives a second until now, to which one rank comes 0.3 s late."""
+    begin = time.monotonic_ns() - seconds * SECOND
+    period = SECOND // 2
+    made = []
+    for c in run(1, SIZE, 2 * seconds):
+        at = begin + c.sequence * period
+        arrive = tuple(at + (3 * SECOND // 10 if r == late else r * 1000) for r in range(SIZE))
+        depart = tuple(max(arrive) + 1000 + r for r in range(SIZE))
+        made.append(dataclasses.replace(c, arrive=arrive, depart=depart))
+    return made
+
+
+def test_one_look_at_rings_that_reach_back_names_the_late_rank(tmp_path):
+    pages = _pages(tmp_path, collectives=_straggling(late=2))
+    with locked(*(page.path for page in pages)):
+        evaluator = Evaluator(tmp_path, (), ALL_RULES)
+        evaluation = evaluator.tick()
+        evaluator.close()
+    assert [(f.id, f.rank) for f in evaluation.findings] == [("straggler-rank", 2)]
+    assert evaluation.findings[0].since_seconds == pytest.approx(40, abs=2)
+    assert evaluation.snapshot.unseen == ()
+
+
+def test_a_frozen_and_a_dead_worker(tmp_path):
+    pages = _pages(tmp_path)
+    with locked(*(page.path for page in pages[1:])):
+        pages[3].mark("heartbeat", time.monotonic_ns() - 5 * SECOND)
+        evaluation = Evaluator(tmp_path, (), ALL_RULES).tick()
+    assert {(f.rank, f.summary.split(":")[0].split()[-1]) for f in evaluation.findings} == {
+        (0, "dead"),
+        (3, "frozen"),
+    }
+
+
+def test_a_rank_without_a_page_is_unseen(tmp_path):
+    pages = _pages(tmp_path)
+    pages[1].path.unlink()
+    with locked(*(page.path for i, page in enumerate(pages) if i != 1)):
+        evaluation = Evaluator(tmp_path, (), ALL_RULES).tick()
+    assert evaluation.findings == ()
+    [unseen] = evaluation.snapshot.unseen
+    assert (unseen.reason, "rank 1 of 4" in unseen.detail) == (reasons.MISSING_RANK, True)
+
+
+def test_an_engine_that_has_ended_is_said_once(tmp_path):
+    _pages(tmp_path)
+    evaluation = Evaluator(tmp_path, (), ALL_RULES).tick()
+    assert evaluation.findings == ()
+    assert [u.reason for u in evaluation.snapshot.unseen] == [reasons.NO_WRITER]
+
+
+def test_two_engines_in_one_folder_are_apart(tmp_path):
+    for name in ("a", "b"):
+        for rank in range(2):
+            PageFile(tmp_path / f"{name}{rank}.page", worker_info(rank, 2, engine_id=name))
+    engines = Evaluator(tmp_path, (), ALL_RULES).tick().snapshot.engines
+    assert [(e.engine_id, len(e.processes)) for e in engines] == [("a", 2), ("b", 2)]
+
+
+def test_a_missing_folder_is_unseen_and_every_rule_abstains(tmp_path):
+    evaluation = Evaluator(tmp_path / "none", (), ALL_RULES).tick()
+    assert [u.reason for u in evaluation.snapshot.unseen] == [reasons.MISSING_FOLDER]
+    assert all(v.abstained and v.reason for v in evaluation.verdicts)
+    assert len(evaluation.verdicts) == len(ALL_RULES)
+
+
+def test_the_folder_may_come_later(tmp_path):
+    evaluator = Evaluator(tmp_path / "later", (), ALL_RULES)
+    evaluator.tick()
+    (tmp_path / "later").mkdir()
+    _pages(tmp_path / "later")
+    assert len(evaluator.tick().snapshot.engines) == 1
+    evaluator.close()
+
+
+def test_without_pages_only_shards_are_asked():
+    evaluation = Evaluator(None, ["127.0.0.1:1"], ALL_RULES).tick()
+    assert [u.reason for u in evaluation.snapshot.unseen] == [reasons.CONNECTION_REFUSED]
+
+
+class _Broken:
+    name = "broken"
+
+    def __call__(self, snapshot):
+        raise ZeroDivisionError("in the rule")
+
+
+class _Fires:
+    name = "fires"
+
+    def __call__(self, snapshot):
+        return Verdict("fires", (_finding("fires"),))
+
+
+def test_a_rule_that_breaks_costs_no_other_its_answer(tmp_path, caplog):
+    evaluation = Evaluator(tmp_path, (), (_Broken(), _Fires())).tick()
+    assert [f.id for f in evaluation.findings] == ["fires"]
+    assert evaluation.verdicts[0].reason == reasons.RULE_FAILED
+    assert "ZeroDivisionError" in evaluation.verdicts[0].abstained
+
+
+ORDER = {"cause": 0, "symptom": 1}
+
+
+def test_worst_first_and_a_cause_before_its_symptom():
+    findings = [
+        _finding("symptom", "warning", rank=3),
+        _finding("symptom", "critical", rank=1),
+        _finding("cause", "warning", rank=1),
+        _finding("cause", "warning", rank=2),
+    ]
+    ordered = [(f.id, f.rank) for f in worst_first(findings, ORDER)]
+    assert ordered == [("cause", 1), ("symptom", 1), ("cause", 2), ("symptom", 3)]
+
+
+def test_the_oldest_first_among_equals():
+    findings = [_finding("cause", rank=r, since=float(r)) for r in range(3)]
+    assert [f.rank for f in worst_first(findings, ORDER)] == [2, 1, 0]
+
+
+def test_a_finding_keeps_the_earliest_onset_that_was_known():
+    memory = FindingMemory()
+    assert memory.date([_finding("a", since=5.0)], 100.0)[0].since_seconds == 5.0
+    assert memory.date([_finding("a", since=5.5)], 130.0)[0].since_seconds == pytest.approx(35.0)
+
+
+def test_a_finding_that_pauses_is_the_same_and_one_that_ends_begins_anew():
+    memory = FindingMemory()
+    memory.date([_finding("a", since=5.0)], 100.0)
+    memory.date([], 105.0)
+    assert memory.date([_finding("a", since=1.0)], 109.0)[0].since_seconds == pytest.approx(14.0)
+    memory.date([], 120.0)
+    assert memory.date([_finding("a", since=1.0)], 121.0)[0].since_seconds == 1.0
+
+
+def test_onsets_are_kept_apart_by_rank():
+    memory = FindingMemory()
+    memory.date([_finding("a", rank=0, since=50.0)], 100.0)
+    assert memory.date([_finding("a", rank=1, since=1.0)], 101.0)[0].since_seconds == 1.0
