@@ -106,7 +106,10 @@ class MetricsServer:
         self._server = kind((host, port), _QuietHandler)
         self._server.set_app(self._answer)
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="stallscope-http", daemon=True
+            target=self._server.serve_forever,
+            args=(0.1,),  # how often it looks whether it should end
+            name="stallscope-http",
+            daemon=True,
         )
 
     @property

@@ -1,0 +1,292 @@
+"""The contract of /metrics, over HTTP: the catalog and nothing else, from the last tick only."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporters import reasons
+from exporters.catalog import METRICS
+from exporters.server import STALE_AFTER_SECONDS, MetricsServer, TickCollector
+from exporters.snapshot import (
+    Evaluation,
+    Finding,
+    Group,
+    GroupTotal,
+    OpenCollective,
+    Pending,
+    Shard,
+    Unseen,
+    Verdict,
+)
+from exporters.ticker import Tick, Ticker
+from tests.detectors.pictures import engine, snapshot, worker
+
+FOLDER = Path("/pages")
+
+
+def _evaluation(size=2):
+    """One picture in which every metric has a value."""
+    totals = tuple(
+        GroupTotal(op, "host", 5, (0.5,) * size, (0.25,) * size, (2,) * size)
+        for op in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "barrier")
+    )
+    groups = tuple(
+        Group(
+            name,
+            tuple(range(size)),
+            (),
+            totals,
+            (OpenCollective("all_gather", 3, 2.5, (0,), (1,)),),
+            unjoined=1,
+        )
+        for name in ("tp", "pcp")
+    )
+    pending = tuple(
+        Pending(i, kind, 1.0 + i, 3.0, 1, "key")
+        for i, kind in enumerate(("store", "load", "lookup", "exists", "get", "set", "prefetch"))
+    )
+    processes = (
+        *(worker(r, size, pending=pending) for r in range(size)),
+        dataclasses.replace(worker(0, size), roles=("scheduler",), rank=None),
+    )
+    picture = snapshot(engine(size, groups, None, processes))
+    picture = dataclasses.replace(
+        picture,
+        shards=(Shard("v-0:6379", True), Shard("v-1:6379", False, reasons.TIMEOUT)),
+        unseen=(
+            Unseen("v-1:6379", reasons.TIMEOUT, "no answer"),
+            Unseen("x.page", reasons.TORN, "1 record"),
+        ),
+    )
+    finding = Finding("straggler-rank", "critical", "text", 1, None, "e", 12.0)
+    return Evaluation(
+        picture,
+        (finding,),
+        (Verdict("straggler-rank", (finding,)), Verdict("store-skew", (), "too few", "too_few")),
+    )
+
+
+class _Fixed:
+    """An evaluator that always gives the same, after `seconds`."""
+
+    def __init__(self, evaluation, seconds=0.0):
+        self.evaluation, self.seconds = evaluation, seconds
+        self.ticks = 0
+        self.closed = False
+
+    def tick(self):
+        self.ticks += 1
+        time.sleep(self.seconds)
+        return self.evaluation
+
+    def close(self):
+        self.closed = True
+
+
+@contextlib.contextmanager
+def _serving(evaluator, wait_for_a_tick=True):
+    ticker = Ticker(evaluator)
+    server = MetricsServer(ticker, FOLDER, "127.0.0.1", 0)
+    ticker.start()
+    server.start()
+    try:
+        deadline = time.monotonic() + 5
+        while wait_for_a_tick and ticker.latest() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield "http://{}:{}".format(*server.address)
+    finally:
+        server.stop()
+        ticker.stop()
+
+
+def _get(url, **headers):
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=5) as answer:
+        return answer.read(), answer.headers
+
+
+def _scrape(url):
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(_get(f"{url}/metrics")[0].decode())
+        for sample in family.samples
+    }
+
+
+def test_what_is_emitted_is_the_catalog_and_the_catalog_is_emitted():
+    with _serving(_Fixed(_evaluation())) as url:
+        text = _get(f"{url}/metrics")[0].decode()
+    emitted = {
+        sample.name: (family, sorted(sample.labels))
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    listed = {metric.name: metric for metric in METRICS}
+    assert set(emitted) == set(listed)
+    for name, (family, labels) in emitted.items():
+        assert family.type == listed[name].type
+        assert family.documentation == listed[name].help
+        assert labels == sorted(listed[name].labels)
+
+
+def test_the_strict_openmetrics_parser_takes_it():
+    accept = "application/openmetrics-text; version=1.0.0"
+    with _serving(_Fixed(_evaluation())) as url:
+        body, headers = _get(f"{url}/metrics", Accept=accept)
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+    families = list(parse_openmetrics(body.decode()))
+    assert sum(len(f.samples) for f in families) > len(METRICS)
+
+
+def test_it_is_compressed_for_who_takes_that():
+    with _serving(_Fixed(_evaluation())) as url:
+        body, headers = _get(f"{url}/metrics", **{"Accept-Encoding": "gzip"})
+    assert headers["Content-Encoding"] == "gzip"
+    assert b"stallscope_finding" in gzip.decompress(body)
+
+
+def test_the_series_of_one_page_stay_within_the_budget():
+    """Under 100 a worker, 250 the scheduler, at five operations and every kind pending."""
+    with _serving(_Fixed(_evaluation(8))) as url:
+        series = [dict(labels) for _, labels in _scrape(url)]
+    for rank in map(str, range(8)):
+        own = [s for s in series if s.get("rank") == rank and s.get("role") != "scheduler"]
+        assert len(own) < 100
+    assert len([s for s in series if s.get("role") == "scheduler"]) < 250
+
+
+def test_values_are_those_of_the_tick():
+    with _serving(_Fixed(_evaluation())) as url:
+        found = _scrape(url)
+
+    def value(name, **labels):
+        return found[f"stallscope_{name}", tuple(sorted(labels.items()))]
+
+    at = {"engine": "e", "op": "all_gather", "basis": "host", "rank": "1"}
+    assert value("collective_wait_seconds_total", **at) == 1.0  # two groups of half a second
+    assert value("collective_open_seconds", engine="e", op="all_gather", rank="1") == 2.5
+    assert value("collectives_unjoined_total", engine="e") == 2
+    process = {"engine": "e", "role": "worker", "rank": "0"}
+    assert value("process_state", **process, state="alive") == 1
+    assert value("process_state", **process, state="dead") == 0
+    assert value("pending_oldest_age_seconds", **process, kind="get") == 5.0
+    where = {"engine": "e", "rank": "1", "shard": "", "severity": "critical"}
+    assert value("finding", finding="straggler-rank", **where) == 1
+    assert value("finding_since_seconds", finding="straggler-rank", **where) == 12
+    assert value("finding_evaluable", finding="store-skew") == 0
+    assert value("shard_up", shard="v-1:6379") == 0
+    assert value("source_up", source="v-1:6379") == 0
+    assert value("source_up", source="v-0:6379") == 1
+    assert value("source_up", source="pages") == 1
+    assert value("source_info", source="v-1:6379", reason="timeout") == 1
+    assert value("source_info", source="x.page", reason="torn") == 1
+    assert ("stallscope_source_up", (("source", "x.page"),)) not in found  # read, but for a record
+
+
+def test_a_folder_that_cannot_be_read_leaves_no_value_behind():
+    whole = _evaluation()
+    gone = dataclasses.replace(
+        whole,
+        findings=(),
+        snapshot=dataclasses.replace(
+            whole.snapshot,
+            engines=(),
+            unseen=(Unseen(str(FOLDER), reasons.MISSING_FOLDER, "no such folder"),),
+        ),
+    )
+    with _serving(_Fixed(gone)) as url:
+        found = _scrape(url)
+    assert found["stallscope_source_up", (("source", "pages"),)] == 0
+    assert not [labels for _, labels in found if "rank" in dict(labels)]
+
+
+def test_any_number_of_scrapers_see_the_same_numbers():
+    evaluator = _Fixed(_evaluation())
+    with _serving(evaluator) as url:
+        answers = []
+
+        def scrape():
+            found = _scrape(url)
+            answers.append({k: v for k, v in found.items() if "tick" not in k[0]})
+
+        threads = [threading.Thread(target=scrape) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(answers) == 20 and all(a == answers[0] for a in answers)
+        assert evaluator.ticks <= 4
+
+
+def test_a_scrape_never_waits_for_a_tick():
+    with _serving(_Fixed(_evaluation(), seconds=2.0), wait_for_a_tick=False) as url:
+        began = time.monotonic()
+        found = _scrape(url)
+        assert time.monotonic() - began < 1
+        assert found == {("stallscope_ticks_total", ()): 0}
+
+
+def test_the_age_is_told_and_old_values_vanish():
+    now = [100.0]
+    tick = Tick(7, _evaluation(), 99.0, 0.5)
+    collector = TickCollector(lambda: tick, FOLDER, lambda: now[0])
+
+    def names():
+        return {s.name: s.value for f in collector.collect() for s in f.samples}
+
+    assert names()["stallscope_tick_age_seconds"] == 1.0
+    now[0] = 99.0 + STALE_AFTER_SECONDS + 0.1
+    assert set(names()) == {
+        "stallscope_ticks_total",
+        "stallscope_tick_age_seconds",
+        "stallscope_tick_duration_seconds",
+    }
+
+
+def test_other_paths():
+    with _serving(_Fixed(_evaluation())) as url:
+        assert _get(f"{url}/-/healthy")[0] == b"ok\n"
+        assert b"/metrics" in _get(url)[0]
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            _get(f"{url}/nothing")
+        assert caught.value.code == 404
+
+
+def test_an_address_that_is_taken_is_an_error_at_once():
+    with _serving(_Fixed(_evaluation())) as url:
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(OSError, match="in use"):
+            MetricsServer(Ticker(_Fixed(_evaluation())), FOLDER, "127.0.0.1", port)
+
+
+def test_a_tick_that_fails_is_tried_again_and_the_age_grows(caplog):
+    class Failing(_Fixed):
+        def tick(self):
+            if self.ticks == 0:
+                self.ticks += 1
+                raise RuntimeError("once")
+            return super().tick()
+
+    evaluator = Failing(_evaluation())
+    with _serving(evaluator):
+        assert evaluator.ticks >= 2
+    assert "a tick failed" in caplog.text
+    assert evaluator.closed
+
+
+def test_stopping_leaves_no_thread():
+    before = threading.active_count()
+    with _serving(_Fixed(_evaluation())):
+        assert threading.active_count() > before
+    assert threading.active_count() == before
