@@ -36,7 +36,12 @@ def seen_line(report: Report) -> str:
     parts = [_count(ranks, "rank")] if report.asked.pages_dir is not None else []
     if report.asked.valkey_urls:
         parts.append(_count(sum(shard.up for shard in snapshot.shards), "shard"))
-    parts.append("rules " + ", ".join(report.rules) if report.rules else "no rule could decide")
+    if report.rules:
+        parts.append("rules " + ", ".join(report.rules))
+    elif report.asked.pages_dir is None:
+        parts.append("ranks were not asked for (--from), so no rule could decide")
+    else:
+        parts.append("no rule could decide")
     return "; ".join(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -28,6 +29,8 @@ _HELP_FLAGS: Final = frozenset({"-h", "--help", "help"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; never raises, never leaves a traceback."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # started with it closed: `>&-`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lasts)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a C locale must not stop a diagnosis
@@ -129,6 +132,8 @@ def _internal(arguments: Sequence[str], error: Exception) -> int:
         )
         return exit_codes.USAGE
     text = " ".join(str(error).split()) or "no message"
+    if isinstance(error, OSError):
+        silence_stdout()  # perhaps a full disk: what is buffered cannot be written at exit either
     _say(
         f"{prog}: internal error: {type(error).__name__}: {text} "
         f"(set {TRACEBACK_VARIABLE}=1 to see where)"
@@ -138,10 +143,9 @@ def _internal(arguments: Sequence[str], error: Exception) -> int:
 
 def _say(text: str) -> None:
     """To standard error, where a closed one is no reason to fail."""
-    try:
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        return
+    if sys.stderr is not None:  # print would take None for standard output
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -53,5 +53,5 @@ class Parser(argparse.ArgumentParser):
 
 def nearest(given: str, known: Iterable[str]) -> str:
     """`did you mean X?` for the closest of `known`, or "" where nothing is close."""
-    close = difflib.get_close_matches(given.lower(), list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(given.lower(), list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]}?" if close else ""
