@@ -53,6 +53,8 @@ COUNTERS = (
     "client_calls",
     "client_asked_keys",
     "client_failed_calls",
+    "client_get_answered_keys",
+    "client_get_failed_keys",
 )
 COUNTER_INDEX = {name: i for i, name in enumerate(COUNTERS)}
 LANE_WORDS = 64

@@ -23,9 +23,23 @@ def install() -> bool:
         if recorder.folder() is None:
             return False
         try:
-            from patched_engine.hooks import collectives, lmcache_client, lmcache_engine, steps
+            from patched_engine.hooks import (
+                collectives,
+                lmcache_async,
+                lmcache_client,
+                lmcache_engine,
+                native_client,
+                steps,
+            )
 
-            for module in (collectives, lmcache_engine, lmcache_client, steps):
+            for module in (
+                collectives,
+                lmcache_engine,
+                lmcache_client,
+                lmcache_async,
+                native_client,
+                steps,
+            ):
                 module.install()
             _installed = True
         except Exception as error:

@@ -122,6 +122,7 @@ class Page:
         self._local = threading.local()
         self._shared_lane_lock = threading.Lock()
         self._info: dict[str, object] = {}
+        self.timeouts: dict[str, float] = {}  # of the info section, for the pending table
         self._info_seq = 0
         self._info_lock = threading.Lock()
         self._pending_seq = itertools.count(1)
@@ -224,6 +225,8 @@ class Page:
             self._info_seq += 1
             packed = layout.pack_info(self._info_seq, merged)
             self._info = merged
+            timeouts = merged.get("timeouts")
+            self.timeouts = timeouts if isinstance(timeouts, dict) else {}
             start = self._layout.info_offset
             self._map[start : start + len(packed)] = packed
 

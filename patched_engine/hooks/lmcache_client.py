@@ -12,11 +12,11 @@ from typing import Any
 from exporters import page_layout as layout
 from patched_engine import recorder
 from patched_engine.hooks.lmcache_engine import facts
+from patched_engine.hooks.timeouts import timeout_ns
 from patched_engine.hooks.wrap import FAILED, attach, observed, observed_coroutine, when_imported
 from patched_engine.page import Page
 
 _C = layout.COUNTER_INDEX
-_NANOSECONDS = 1_000_000_000
 
 # Method of ConnectorClientBase -> kind, and which configured timeout it is waited under.
 CLIENT_METHODS: dict[str, tuple[str, str]] = {
@@ -29,27 +29,19 @@ CLIENT_METHODS: dict[str, tuple[str, str]] = {
 }
 
 
-def _timeout_ns(page: Page, name: str) -> int:
-    timeouts = page.info().get("timeouts")
-    seconds = timeouts.get(name, 0.0) if isinstance(timeouts, dict) else 0.0
-    return int(seconds * _NANOSECONDS)
-
-
 class _PendingHook:
     """Stands in the pending table for as long as the call lasts."""
 
     def __init__(self, kind: str, timeout: str) -> None:
         self._kind = kind
         self._timeout = timeout
-        self._timeout_of: tuple[Page, int] | None = None
 
     def _enter(self, key_count: int, first_key: str) -> tuple[Page, int] | None:
         page = recorder.current()
         if page is None:
             return None
-        if self._timeout_of is None or self._timeout_of[0] is not page:
-            self._timeout_of = (page, _timeout_ns(page, self._timeout))
-        return page, page.submit(self._kind, self._timeout_of[1], key_count, first_key)
+        timeout = timeout_ns(page, self._timeout)
+        return page, page.submit(self._kind, timeout, key_count, first_key)
 
     def after(
         self,

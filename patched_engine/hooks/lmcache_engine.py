@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -45,6 +46,32 @@ class Work:
         return layout.TIER_INDEX["l1"] if self.l1[0] else layout.TIER_INDEX[""]
 
 
+class Prefetched:
+    """What was prefetched for each request, until its load is reported. Bounded: a request that
+    was aborted never collects its own."""
+
+    def __init__(self, most: int = 512) -> None:
+        self._most = most
+        self._by_request: OrderedDict[str, Work] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def add(self, request_id: str, tier: str, chunks: int, size_bytes: int) -> None:
+        """Add what one backend brought ("l1" or "l2")."""
+        with self._lock:
+            work = self._by_request.setdefault(request_id, Work(0))
+            into = work.l1 if tier == "l1" else work.l2
+            into[0] += chunks
+            into[1] += size_bytes
+            if len(self._by_request) > self._most:
+                self._by_request.popitem(last=False)
+
+    def take(self, request_id: str) -> Work:
+        """What came for this request; nothing, if nothing did."""
+        with self._lock:
+            return self._by_request.pop(request_id, None) or Work(0)
+
+
+prefetched = Prefetched()
 _local = threading.local()  # .work: the innermost Work of this thread
 
 
@@ -151,10 +178,14 @@ class RetrieveHook(_EngineHook):
         page.add(_C["load_calls"])
         page.add(_C["load_asked_tokens"], asked)
         page.add(_C["load_tokens"], loaded)
-        page.add(_C["load_l1_chunks"], work.l1[0])
-        page.add(_C["load_l1_bytes"], work.l1[1])
-        page.add(_C["load_l2_chunks"], work.l2[0])
-        page.add(_C["load_l2_bytes"], work.l2[1])
+        if args[0].async_loading:  # counted as it came, in the background
+            came = prefetched.take(str(kwargs.get("req_id", "")))
+            work.l1, work.l2 = came.l1, came.l2
+        else:
+            page.add(_C["load_l1_chunks"], work.l1[0])
+            page.add(_C["load_l1_bytes"], work.l1[1])
+            page.add(_C["load_l2_chunks"], work.l2[0])
+            page.add(_C["load_l2_bytes"], work.l2[1])
         page.add(_C["load_nanoseconds"], end_ns - work.start_ns)
         page.operation(
             _LOAD,

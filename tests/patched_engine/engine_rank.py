@@ -49,9 +49,7 @@ def main() -> None:
         chunk_size=CHUNK_TOKENS,
         local_cpu=True,
         max_local_cpu_size=0.1,
-        remote_url=f"resp://user:secret@127.0.0.1:{port}"
-        if "--credentials" in sys.argv
-        else f"resp://127.0.0.1:{port}",
+        remote_url=f"resp://127.0.0.1:{port}",
         blocking_timeout_secs=7,
         lookup_timeout_ms=2500,
         extra_config={

@@ -91,6 +91,7 @@ def test_the_header_says_who_and_how(ran: Ran) -> None:
     assert info["timeouts"] == {"lookup_seconds": 2.5, "blocking_seconds": 7.0}
     assert info["chunk_tokens"] == engine_rank.CHUNK_TOKENS
     assert len(info["key_fingerprint"]) == 16
+    assert len(info["connections"]) == 2, "one a thread of the native client"
     absent = [name for name, state in info["hooks"].items() if state != "attached"]
     assert absent == []
     assert "ConnectorClientBase.batch_get_sync" in info["hooks"]
@@ -108,6 +109,8 @@ def test_bytes_and_chunks_are_exact(ran: Ran) -> None:
     assert counters["load_tokens"] == 2 * FULL_TOKENS
     assert counters["load_l1_bytes"] == counters["load_l2_bytes"] == chunks * chunk_bytes
     assert counters["lookup_hit_tokens"] == FULL_TOKENS
+    assert counters["client_get_answered_keys"] == chunks
+    assert counters["client_get_failed_keys"] == 0
     assert counters["hook_faults"] == 0
 
 
