@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from runbooks.cli import exit_codes
 from runbooks.library import load_page, page_names
 
 SCHEMA: Final = 1
+STALL_SECONDS: Final = 5.0  # no step of a healthy engine holds a collective open for so long
 _EXIT_CODES: Final = {"critical": exit_codes.CRITICAL, "warning": exit_codes.WARNING}
 
 
@@ -36,6 +37,16 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """A collective that has been open for long: a fact worth telling, whatever the rules say."""
+
+    engine_id: str
+    op: str
+    open_seconds: float
+    missing_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One evaluation, ready to be written. `unseen` holds abstaining rules too."""
 
@@ -44,6 +55,7 @@ class Report:
     unseen: tuple[Unseen, ...]
     rules: tuple[str, ...]
     asked: Asked
+    stalls: tuple[Stall, ...]
 
     @property
     def exit_code(self) -> int:
@@ -59,6 +71,7 @@ class Report:
             "unix_seconds": round(self.snapshot.unix_seconds, 3),
             "findings": [_finding_json(item) for item in self.items],
             "unseen": [asdict(unseen) for unseen in self.unseen],
+            "open_collectives": [asdict(stall) for stall in self.stalls],
             "seen": {
                 "engines": len(self.snapshot.engines),
                 "ranks": sum(len(engine.workers()) for engine in self.snapshot.engines),
@@ -85,12 +98,21 @@ def make_report(evaluation: Evaluation, asked: Asked) -> Report:
         unseen=tuple(unseen),
         rules=tuple(v.rule for v in evaluation.verdicts if v.rule not in names),
         asked=asked,
+        stalls=tuple(_stalls(snapshot)),
     )
 
 
 def _abstention(verdict: Verdict) -> Unseen:
     detail = f"{verdict.rule} cannot be decided: {verdict.abstained}"
     return Unseen(verdict.rule, verdict.reason, detail)
+
+
+def _stalls(snapshot: Snapshot) -> Iterator[Stall]:
+    for engine in snapshot.engines:
+        for group in engine.groups:
+            for item in group.open:
+                if item.missing_ranks and item.open_seconds >= STALL_SECONDS:
+                    yield Stall(engine.engine_id, item.op, item.open_seconds, item.missing_ranks)
 
 
 def _item(finding: Finding, snapshot: Snapshot, asked: Asked) -> Item:

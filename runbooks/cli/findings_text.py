@@ -7,7 +7,7 @@ from typing import Final
 
 from exporters.snapshot import Unseen
 from runbooks.cli.terminal import Style
-from runbooks.report import Item, Report
+from runbooks.report import Item, Report, Stall
 
 _COLOURS: Final = {"critical": "red", "warning": "yellow"}
 _INDENT: Final = "  "
@@ -18,6 +18,9 @@ def report_text(report: Report, style: Style, *, brief: bool = False) -> str:
     """The whole report as text, worst first; `brief` leaves the evidence out."""
     blocks = ["\n".join(_finding(item, report, style, brief)) for item in report.items]
     rest = [] if report.items or not _saw_anything(report) else [_nothing(report, style)]
+    rest += [
+        _row("open", _stall_line(stall), style, "yellow", indent="") for stall in report.stalls
+    ]
     rest += [_row("unseen", unseen_line(u), style, "yellow", indent="") for u in report.unseen]
     if report.items:
         rest.append(_row("seen", seen_line(report), style, indent=""))
@@ -43,6 +46,12 @@ def seen_line(report: Report) -> str:
     else:
         parts.append("no rule could decide")
     return "; ".join(parts)
+
+
+def _stall_line(stall: Stall) -> str:
+    ranks = ", ".join(map(str, stall.missing_ranks))
+    noun = "rank" if len(stall.missing_ranks) == 1 else "ranks"
+    return f"{stall.op} for {duration(stall.open_seconds)}: {noun} {ranks} did not enter it"
 
 
 def duration(seconds: float) -> str:
@@ -94,7 +103,9 @@ def _saw_anything(report: Report) -> bool:
 
 
 def _nothing(report: Report, style: Style) -> str:
-    if report.unseen:
+    if report.stalls:
+        head = style.paint("bold", "no rule found anything")
+    elif report.unseen:
         head = style.paint("bold", "nothing found in what could be seen")
     else:
         head = style.paint("green", "nothing found")

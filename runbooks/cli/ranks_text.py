@@ -24,13 +24,6 @@ def _table(engine: Engine, snapshot: Snapshot, style: Style) -> str:
     head = f"{'rank':>4}  {'pid':>7}  {'state':<7} {'waits':>6}  {'makes others wait':<20} stored"
     lines = [style.paint("dim", head)]
     lines += [_row(rank, workers.get(rank), waited, caused, style) for rank in ranks]
-    for group in engine.groups:
-        lines += [
-            f"open {item.op} for {item.open_seconds:.1f} s: waits for rank "
-            + ", ".join(map(str, item.missing_ranks))
-            for item in group.open
-            if item.missing_ranks and item.open_seconds >= 1.0
-        ]
     return "\n".join(lines)
 
 

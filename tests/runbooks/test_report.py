@@ -15,6 +15,8 @@ from exporters.snapshot import (
     Evaluation,
     Evidence,
     Finding,
+    Group,
+    OpenCollective,
     Process,
     Shard,
     Snapshot,
@@ -122,6 +124,18 @@ def test_a_finding_reads_as_place_cause_since_when_and_next_command():
     assert "  runbook  stallscope runbook straggler-rank" in lines
     assert "unseen   c.page: cut short; restart it" in lines
     assert max(map(len, lines)) <= 80
+
+
+def test_a_collective_that_stays_open_is_told():
+    waiting = OpenCollective("all_gather", 7, 40.0, (1, 2, 3), (0,))
+    brief = dataclasses.replace(waiting, open_seconds=0.2)
+    report = _report()
+    groups = (Group("world", (0, 1, 2, 3), (), (), open=(brief, waiting)),)
+    engine = dataclasses.replace(report.snapshot.engines[0], groups=groups)
+    snapshot = dataclasses.replace(report.snapshot, engines=(engine,))
+    report = make_report(Evaluation(snapshot, (), ()), ASKED)
+    assert "open     all_gather for 40 s: rank 0 did not enter it" in report_text(report, PLAIN)
+    assert [row["missing_ranks"] for row in report.as_json()["open_collectives"]] == [(0,)]
 
 
 def test_brief_keeps_everything_but_the_evidence():
