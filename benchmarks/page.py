@@ -124,7 +124,12 @@ def engine(folder: Path) -> Any:
         kv_connector_extra_config={"lmcache_rpc_port": 0},
     )  # fmt: skip
     made = LMCacheEngineBuilder.get_or_create(
-        "bench", config, metadata, PagedCPUConnector(HEAD_SIZE), lambda *_: None, lambda *_: None
+        "bench",
+        config,
+        metadata,
+        PagedCPUConnector(HEAD_SIZE, chunk_copy_seconds=0.0),
+        lambda *_: None,
+        lambda *_: None,
     )
     made.post_init()
     return made
