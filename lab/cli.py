@@ -123,7 +123,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--copy-rate", type=float, default=0.0, help="bytes/s, device to host (12.3e9 x W/8)")
     add("--tokens-per-step", type=int, default=_DEFAULTS.tokens_per_step, help="(8192)")
     add("--collectives-per-step", type=int, default=_DEFAULTS.collectives_per_step, help="(4)")
-    add("--chunk-bytes", type=int, default=_DEFAULTS.chunk_bytes, help="of 256 tokens (524288)")
+    add("--chunk-bytes", type=int, default=_DEFAULTS.chunk_bytes, help="of 256 tokens (131072)")
     add("--l1-memory", type=int, default=_DEFAULTS.l1_bytes // _MIB, metavar="MIB", help="a rank")
     add("--shard-memory", type=int, default=_DEFAULTS.shard_bytes // _MIB, metavar="MIB", help="")
     add("--resp-threads", type=int, default=_DEFAULTS.resp_threads, help="of LMCache's client")
