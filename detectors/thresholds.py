@@ -25,3 +25,5 @@ SKEW_RATIO: Final = 1.5
 
 # A rank without a page is silent only when others wait for it this long; else it is just unseen.
 MISSING_WAIT_SECONDS: Final = 3.0
+# One that runs may be inside a long load; LMCache's own limit for a blocking call is 10 s.
+ABSENT_WAIT_SECONDS: Final = 10.0

@@ -9,7 +9,7 @@ import pytest
 from detectors import thresholds as t
 from detectors.rank_silent import RULE
 from exporters import reasons
-from tests.detectors.pictures import engine, group_with_open, opened, snapshot, worker
+from tests.detectors.pictures import NOW, engine, group_with_open, opened, snapshot, worker
 
 
 def _workers(size, **of_rank_1):
@@ -73,3 +73,39 @@ def test_a_rank_without_a_page_is_accused_only_when_others_wait_for_it(waited, f
     if fires:
         assert "missing" in verdict.findings[0].summary
     assert _verdict(3, without).findings == ()
+
+
+def _in_step(size, inside="load", **of_rank_1):
+    """Every rank is in a step; rank 1 inside a load since 12 s."""
+    marks = {"step_started": NOW - 13, "step_finished": NOW - 14}
+    own = {**marks, f"{inside}_started": NOW - 12} if inside else marks
+    return tuple(
+        worker(r, size, marks=own if r == 1 else marks, **(of_rank_1 if r == 1 else {}))
+        for r in range(size)
+    )
+
+
+@pytest.mark.parametrize(("waited", "fires"), [(0.99, False), (1.0, True)])
+def test_a_rank_that_runs_and_stays_away_is_named_with_what_it_is_inside_of(waited, fires):
+    seconds = t.ABSENT_WAIT_SECONDS * waited
+    findings = _verdict(4, _in_step(4), opened(seconds, (0, 2, 3), (1,))).findings
+    assert [f.rank for f in findings] == ([1] if fires else [])
+    if fires:
+        assert "absent: it runs, but 3 ranks wait" in findings[0].summary
+        assert "inside a load" in findings[0].summary
+        assert findings[0].evidence[1].value == pytest.approx(12)
+
+
+def test_one_that_is_inside_nothing_known_is_named_all_the_same():
+    [finding] = _verdict(2, _in_step(2, inside=""), opened(11.0, (0,), (1,))).findings
+    assert "1 rank waits" in finding.summary and "inside" not in finding.summary
+
+
+def test_a_long_wait_outside_of_a_step_is_start_up():
+    assert _verdict(2, _workers(2), opened(60.0, (0,), (1,))).findings == ()
+
+
+def test_who_waits_for_a_frozen_rank_is_not_accused_as_well():
+    processes = _in_step(3, liveness="frozen", heartbeat_age_seconds=20.0)
+    found = _verdict(3, processes, opened(19.0, (0,), (1, 2))).findings
+    assert [f.rank for f in found] == [1]
