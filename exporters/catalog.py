@@ -127,6 +127,12 @@ PAGE_COUNTERS: Final[Mapping[str, Metric]] = {
     "client_failed_calls": _counter(
         "client_failed_calls", "", "Those calls that raised or timed out.", "client hook"
     ),
+    "client_get_answered_keys": _counter(
+        "client_get_answered_keys", "", "Keys of GETs that the server answered.", "client hook"
+    ),
+    "client_get_failed_keys": _counter(
+        "client_get_failed_keys", "", "Keys of GETs that brought nothing.", "client hook"
+    ),
 }
 
 # Page counters that become one metric with a label: page name -> (metric, tier).

@@ -88,7 +88,8 @@ class Evaluator:
             by_id.setdefault(page.process.engine_id, []).append(page)
         now_seconds = now_ns / NANOSECONDS
         engines = []
-        for engine_id, samples in sorted(by_id.items()):
+        for engine_id, of_engine in sorted(by_id.items()):
+            samples = _of_this_life(of_engine, now_seconds)
             joiner = self._joiners.setdefault(engine_id, EngineJoiner())
             self._joined_at_seconds[engine_id] = now_seconds
             workers = {
@@ -178,6 +179,20 @@ def _place(finding: Finding) -> tuple[object, ...]:
 
 def _since(finding: Finding, since_seconds: float) -> Finding:
     return dataclasses.replace(finding, since_seconds=since_seconds)
+
+
+def _of_this_life(samples: list[PageSample], now_seconds: float) -> list[PageSample]:
+    """Without the pages of processes that died before any of those that run was started: a run
+    of more ranks was killed here before."""
+    begins = [s.process.started_seconds for s in samples if s.process.liveness != "dead"]
+    if not begins:
+        return samples
+    return [
+        s
+        for s in samples
+        if s.process.liveness != "dead"
+        or now_seconds - s.process.heartbeat_age_seconds >= min(begins)
+    ]
 
 
 def _torch_rank(sample: PageSample) -> int:

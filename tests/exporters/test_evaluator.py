@@ -84,6 +84,24 @@ def test_an_engine_that_has_ended_is_said_once(tmp_path):
     assert [u.reason for u in evaluation.snapshot.unseen] == [reasons.NO_WRITER]
 
 
+def test_ranks_left_by_an_earlier_larger_run_are_not_of_this_one(tmp_path):
+    now = time.monotonic_ns()
+    for rank in range(4):
+        old = PageFile(
+            tmp_path / f"old{rank}.page", worker_info(rank, 4), start_ns=now - 900 * SECOND
+        )
+        old.mark("heartbeat", now - 600 * SECOND)
+    new = [
+        PageFile(tmp_path / f"new{r}.page", worker_info(r, 2), start_ns=now - 60 * SECOND)
+        for r in range(2)
+    ]
+    with locked(*(page.path for page in new)):
+        evaluation = Evaluator(tmp_path, (), ALL_RULES).tick()
+    assert evaluation.findings == ()
+    assert [(e.world_size, len(e.processes)) for e in evaluation.snapshot.engines] == [(2, 2)]
+    assert evaluation.snapshot.unseen == ()
+
+
 def test_two_engines_in_one_folder_are_apart(tmp_path):
     for name in ("a", "b"):
         for rank in range(2):
