@@ -16,6 +16,7 @@ from runbooks.library import load_page, page_names
 
 SCHEMA: Final = 1
 STALL_SECONDS: Final = 5.0  # no step of a healthy engine holds a collective open for so long
+_MENDS: Final = {reasons.TOO_FEW: "look for longer with stallscope diagnose --watch"}
 _EXIT_CODES: Final = {"critical": exit_codes.CRITICAL, "warning": exit_codes.WARNING}
 
 
@@ -104,7 +105,7 @@ def make_report(evaluation: Evaluation, asked: Asked) -> Report:
 
 def _abstention(verdict: Verdict) -> Unseen:
     detail = f"{verdict.rule} cannot be decided: {verdict.abstained}"
-    return Unseen(verdict.rule, verdict.reason, detail)
+    return Unseen(verdict.rule, verdict.reason, detail, _MENDS.get(verdict.reason, ""))
 
 
 def _stalls(snapshot: Snapshot) -> Iterator[Stall]:
