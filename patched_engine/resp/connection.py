@@ -81,6 +81,9 @@ def _connect(endpoint: Endpoint, until: float | None) -> socket.socket:
         if endpoint.tls is not None:
             sock.settimeout(_left(until))
             sock = endpoint.tls.context().wrap_socket(sock, server_hostname=endpoint.host)
+    except TimeoutError:
+        sock.close()
+        raise OSError("TLS: no answer within the connect deadline: is this a TLS port?") from None
     except (OSError, EndpointError):
         sock.close()
         raise

@@ -179,7 +179,8 @@ class Parser:
             if value is not _OPENED:
                 value = self._fold(value)
             if value is not _OPENED:
-                self._expected = None
+                if not isinstance(value, Push):  # it answers nothing: the value is still to come
+                    self._expected = None
                 return value
 
     def _fail(self, why: str) -> ProtocolError:
