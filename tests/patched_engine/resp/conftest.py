@@ -48,11 +48,16 @@ def threads_and_descriptors() -> tuple[int, int]:
     return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
 
 
+def more_than(before: tuple[int, int]) -> bool:
+    threads, descriptors = threads_and_descriptors()
+    return threads > before[0] or descriptors > before[1]
+
+
 @pytest.fixture
 def nothing_leaks() -> Iterator[None]:
     before = threads_and_descriptors()
     yield
     deadline = time.monotonic() + 5
-    while (after := threads_and_descriptors()) > before and time.monotonic() < deadline:
+    while more_than(before) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert after <= before, [thread.name for thread in threading.enumerate()]
+    assert not more_than(before), [thread.name for thread in threading.enumerate()]
