@@ -5,6 +5,8 @@
 API void resp_core_stop(struct core *c);
 API void resp_core_free(struct core *c);
 
+#define OVER "the client was closed"
+
 static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, int64_t at) {
     struct timespec t = {at / 1000000000LL, at % 1000000000LL};
     if (at == NEVER) pthread_cond_wait(cond, lock);
@@ -46,6 +48,7 @@ static int connected(struct worker *w, struct batch *b, char *why) {
 }
 static const char *in_words(int result) {
     return result == LOST ? "the connection was cut before the reply was whole"
+         : result == CLOSED ? OVER
          : result == DEADLINE ? "no whole reply within the deadline; the connection was closed"
          : "what came is no RESP reply; the connection was closed";
 }
@@ -62,7 +65,7 @@ static void run(struct worker *w, struct tile *t) {
         if (sent == head && w->fd >= 0 && stale(w)) drop(w);
         if (w->fd < 0 && !connected(w, b, why)) {
             int closed = w->core->stop;
-            settle_rest(b, head, t->end, closed ? CLOSED : UNREACHABLE, closed ? "the client was closed" : why);
+            settle_rest(b, head, t->end, closed ? CLOSED : UNREACHABLE, closed ? OVER : why);
             return;
         }
         uint32_t before = sent;
@@ -80,7 +83,7 @@ static void run(struct worker *w, struct tile *t) {
         }
         drop(w);
         if (w->core->stop) result = CLOSED;
-        if (!b->outcomes[head]) settle(b, head, result, "%s", result == CLOSED ? "the client was closed" : in_words(result));
+        if (!b->outcomes[head]) settle(b, head, result, "%s", in_words(result));
         head++;
         if (result == DEADLINE) {  /* those behind it waited as long */
             settle_rest(b, head, sent > head ? sent : head, DEADLINE, in_words(DEADLINE));
@@ -116,7 +119,7 @@ static int64_t expire(struct core *c, int everything) {
         if (everything || t->batch->total_at <= now) {
             *link = t->next;
             settle_rest(t->batch, t->first, t->end, everything ? CLOSED : DEADLINE,
-                        everything ? "the client was closed" : "not begun within the total deadline");
+                        everything ? OVER : "not begun within the total deadline");
             account(c, t->batch, t->end - t->first);
             free(t);
         } else {
@@ -139,7 +142,8 @@ static void *keep_time(void *argument) {
 
 API int resp_core_version(void) { return 1; }
 
-API struct core *resp_core_new(int count, uint64_t drain_bytes, uint64_t window_bytes, uint64_t low_water) {
+API struct core *resp_core_new(int count, uint64_t drain_bytes, uint64_t window_bytes,
+                               uint64_t low_water) {
     struct core *c = calloc(1, sizeof *c);
     if (!c) return NULL;
     pthread_condattr_init(&c->monotonic);
@@ -154,7 +158,7 @@ API struct core *resp_core_new(int count, uint64_t drain_bytes, uint64_t window_
     c->window_bytes = window_bytes;
     c->low_water = low_water;
     sigset_t all, before;
-    sigfillset(&all);  /* signals are for Python's threads, whose system calls they must interrupt */
+    sigfillset(&all);  /* signals are for Python's threads: they must interrupt its own calls */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int kept = !pthread_create(&c->timekeeper, NULL, keep_time, c);
     c->workers = calloc((size_t)count, sizeof *c->workers);
@@ -187,18 +191,19 @@ API int resp_core_lane(struct core *c) {
 }
 API int resp_core_lane_fd(struct core *c, int lane) { return c->lanes[lane].wake; }
 
-/* Everything pointed to stays the caller's and must outlive the batch. NULL: closed or no memory. */
-API struct batch *resp_core_submit(struct core *c, int kind, uint32_t count, uint32_t tile_size, const char *keys,
-                               const uint64_t *key_ends, const uint64_t *data, const uint64_t *sizes,
-                               uint8_t *outcomes, char *details, int64_t connect_ns, int64_t operation_ns,
-                               int64_t total_ns, int lane) {
+/* What is pointed to stays the caller's and must outlive the batch. NULL: closed or no memory. */
+API struct batch *resp_core_submit(
+    struct core *c, int kind, uint32_t count, uint32_t tile_size, const char *keys,
+    const uint64_t *key_ends, const uint64_t *data, const uint64_t *sizes, uint8_t *outcomes,
+    char *details, int64_t connect_ns, int64_t operation_ns, int64_t total_ns, int lane) {
     struct batch *b = calloc(1, sizeof *b);
     struct tile *tiles = NULL, **last = &tiles, *t;
     uint32_t pieces = 0;
     if (!b) return NULL;
     *b = (struct batch){
-        .kind = kind, .count = count, .left = count, .keys = keys, .key_ends = key_ends, .data = data,
-        .sizes = sizes, .outcomes = outcomes, .details = details, .connect_ns = connect_ns,
+        .kind = kind, .count = count, .left = count, .keys = keys, .key_ends = key_ends,
+        .data = data, .sizes = sizes, .outcomes = outcomes, .details = details,
+        .connect_ns = connect_ns,
         .operation_ns = operation_ns, .total_at = later(now_ns(), total_ns), .lane = lane};
     pthread_cond_init(&b->finished, &c->monotonic);
     for (uint32_t i = 0; i < count; i += tile_size, pieces++) {
@@ -260,7 +265,7 @@ API int resp_core_wanted(struct core *c) {
     pthread_mutex_unlock(&c->lock);
     return found;
 }
-/* Gives worker `index` a connected socket; returns 0 (the socket stays the caller's) when closing. */
+/* Gives worker `index` a connected socket; 0 when closing: the socket stays the caller's. */
 API int resp_core_attach(struct core *c, int index, int fd) {
     struct timeval slice = {0, SLICE_MS * 1000};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof slice);
@@ -284,7 +289,7 @@ API void resp_core_refuse(struct core *c, int index, const char *reason, int64_t
     pthread_cond_broadcast(&c->attached);
     pthread_mutex_unlock(&c->lock);
 }
-/* Ends every operation, wakes every sleeper and joins the threads. The sockets are shut down first. */
+/* Ends every operation, shuts the sockets down, wakes every sleeper and joins the threads. */
 API void resp_core_stop(struct core *c) {
     pthread_mutex_lock(&c->lock);
     c->stop = 1;

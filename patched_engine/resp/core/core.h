@@ -1,7 +1,7 @@
 /* Moves RESP bytes between sockets and callers' buffers on threads that never need Python.
 
-   A busy Python thread makes every wake-up of another one wait for the interpreter lock (5 ms each);
-   here a batch costs one such wake-up, that of its caller. Sockets come in connected and
+   A busy Python thread makes every wake-up of another one wait for the interpreter lock (5 ms
+   each); here a batch costs one such wake-up, that of its caller. Sockets come in connected and
    authenticated from Python (attach). Every header is read up to its CRLF, whatever arrives in
    whatever pieces; no reply is read into memory sized by an assumption. One mutex guards queue,
    batches and completions, so nothing is completed before it is known. */
@@ -23,7 +23,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum outcome { PENDING, VALUE, MISS, WRONG_SIZE, REFUSED, LOST, UNREACHABLE, DEADLINE, PROTOCOL, CLOSED };
+enum outcome {
+    PENDING, VALUE, MISS, WRONG_SIZE, REFUSED, LOST, UNREACHABLE, DEADLINE, PROTOCOL, CLOSED
+};
 enum kind { GET, SET, EXISTS, DEL };
 enum { DETAIL = 160, INPUT = 65536, OUTPUT = 131072, LARGE = 16384, PEEK = 64, BY_REFERENCE = 4096,
        PIPELINE = 64, NESTING = 8, LANES = 64, VECTORS = 3 * PIPELINE + 1, SLICE_MS = 200 };
@@ -73,10 +75,12 @@ static inline int64_t now_ns(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
-static inline int64_t later(int64_t from, int64_t span) { return span >= NEVER - from ? NEVER : from + span; }
+static inline int64_t later(int64_t from, int64_t span) {
+    return span >= NEVER - from ? NEVER : from + span;
+}
 static inline int64_t sooner(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* settle.c: what a key ended as. */
+/* replies.c: what a key ended as. */
 void settle(struct batch *b, uint32_t i, int outcome, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 void settle_rest(struct batch *b, uint32_t from, uint32_t to, int outcome, const char *why);

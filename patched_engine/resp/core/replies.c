@@ -1,4 +1,4 @@
-/* Replies: every header up to its CRLF, values straight into their destination, sizes never assumed. */
+/* Replies: every header up to its CRLF, values straight into place, sizes never assumed. */
 #include "core.h"
 
 void settle(struct batch *b, uint32_t i, int outcome, const char *format, ...) {
@@ -52,7 +52,8 @@ static int read_line(struct worker *w, size_t ahead, int64_t at, char **line, si
 static int number(const char *text, size_t length, int64_t *value) {
     int negative = length && *text == '-';
     size_t i = (size_t)negative;
-    if (i == length || length - i > 18 || (text[i] == '0' && (length - i > 1 || negative))) return 0;
+    if (i == length || length - i > 18) return 0;
+    if (text[i] == '0' && (length - i > 1 || negative)) return 0;
     for (*value = 0; i < length; i++) {
         if (text[i] < '0' || text[i] > '9') return 0;
         *value = *value * 10 + (text[i] - '0');
@@ -90,7 +91,8 @@ static int skip(struct worker *w, char *line, size_t length, int depth, int64_t 
     if (one_of("+-:_#,(", *line)) return VALUE;
     if (!one_of("$!=*~>%|", *line) || !number(line + 1, length - 1, &n) || n < -1) return PROTOCOL;
     if (one_of("$!=", *line))
-        return n > (int64_t)w->core->drain_bytes ? PROTOCOL : n < 0 ? VALUE : take(w, NULL, (uint64_t)n, PEEK, at);
+        return n > (int64_t)w->core->drain_bytes ? PROTOCOL
+             : n < 0 ? VALUE : take(w, NULL, (uint64_t)n, PEEK, at);
     if (n > INPUT) return PROTOCOL;
     for (n = pairs ? 2 * n : n; n > 0 && result == VALUE; n--) {
         result = read_line(w, PEEK, at, &line, &length);
@@ -132,7 +134,8 @@ int reply(struct worker *w, struct batch *b, uint32_t i, size_t ahead, int64_t a
         }
         settle(b, i, WRONG_SIZE, "the value is %lld bytes, %llu were expected", (long long)n,
                (unsigned long long)b->sizes[i]);
-        return (uint64_t)n > w->core->drain_bytes ? WRONG_SIZE : take(w, NULL, (uint64_t)n, ahead, at);
+        return (uint64_t)n > w->core->drain_bytes ? WRONG_SIZE
+             : take(w, NULL, (uint64_t)n, ahead, at);
     }
     if (b->kind == GET && ((type == '$' && counted && n == -1) || (type == '_' && length == 1))) {
         settle(b, i, MISS, NULL);
@@ -147,6 +150,7 @@ int reply(struct worker *w, struct batch *b, uint32_t i, size_t ahead, int64_t a
         return VALUE;
     }
     settle(b, i, PROTOCOL, "no reply to %s begins with '%.*s'",
-           (const char *[]){"GET", "SET", "EXISTS", "DEL"}[b->kind], (int)(length < 40 ? length : 40), line);
+           (const char *[]){"GET", "SET", "EXISTS", "DEL"}[b->kind],
+           (int)(length < 40 ? length : 40), line);
     return PROTOCOL;
 }

@@ -2,8 +2,8 @@
 #include "core.h"
 
 int send_some(struct worker *w, struct batch *b, uint32_t head, uint32_t end, uint32_t *sent) {
-    static const char *const verbs[] = {"*2\r\n$3\r\nGET\r\n", "*3\r\n$3\r\nSET\r\n", "*2\r\n$6\r\nEXISTS\r\n",
-                                        "*2\r\n$3\r\nDEL\r\n"};
+    static const char *const verbs[] = {"*2\r\n$3\r\nGET\r\n", "*3\r\n$3\r\nSET\r\n",
+                                        "*2\r\n$6\r\nEXISTS\r\n", "*2\r\n$3\r\nDEL\r\n"};
     struct iovec v[VECTORS];
     size_t vectors = 0, used = 0, begun = 0;
     uint64_t flying = 0;
@@ -16,14 +16,16 @@ int send_some(struct worker *w, struct batch *b, uint32_t head, uint32_t end, ui
         if (i > head && flying + b->sizes[i] > w->core->window_bytes) break;
         if (used + room > OUTPUT || vectors + 3 > VECTORS) break;
         flying += b->sizes[i];
-        used += (size_t)sprintf(w->output + used, "%s$%llu\r\n", verbs[b->kind], (unsigned long long)key);
+        used += (size_t)sprintf(w->output + used, "%s$%llu\r\n", verbs[b->kind],
+                                (unsigned long long)key);
         memcpy(w->output + used, b->keys + from, key);
         used += key;
         if (b->kind == SET) {
-            used += (size_t)sprintf(w->output + used, "\r\n$%llu\r\n", (unsigned long long)b->sizes[i]);
+            used += (size_t)sprintf(w->output + used, "\r\n$%llu\r\n",
+                                    (unsigned long long)b->sizes[i]);
             char *value = (char *)(uintptr_t)b->data[i];
             if (by_copy) {
-                memcpy(w->output + used, value, b->sizes[i]);
+                if (b->sizes[i]) memcpy(w->output + used, value, b->sizes[i]);
                 used += b->sizes[i];
             } else {
                 v[vectors++] = (struct iovec){w->output + begun, used - begun};
@@ -35,5 +37,6 @@ int send_some(struct worker *w, struct batch *b, uint32_t head, uint32_t end, ui
         used += 2;
     }
     if (used > begun) v[vectors++] = (struct iovec){w->output + begun, used - begun};
-    return vectors ? send_all(w, v, vectors, sooner(later(now_ns(), b->operation_ns), b->total_at)) : VALUE;
+    if (!vectors) return VALUE;
+    return send_all(w, v, vectors, sooner(later(now_ns(), b->operation_ns), b->total_at));
 }

@@ -18,7 +18,7 @@ int receive(struct worker *w, char *to, size_t least, size_t room, int64_t at, s
     }
     return VALUE;
 }
-/* Straight into the destination. Fewer wake-ups: the kernel wakes us at low_water bytes, not at each. */
+/* Straight into the destination. The kernel wakes us at low_water bytes, not at every segment. */
 int receive_body(struct worker *w, char *to, size_t size, int64_t at) {
     int low = (int)w->core->low_water, raised = 0, result = VALUE;
     size_t got = 0;
