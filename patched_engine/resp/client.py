@@ -231,17 +231,22 @@ class RespClient:
             ticket = engine.submit(batch, -1)
             self._pending[ticket] = _Pending(batch, None)
             self._waiting += 1
+        finished = False
+        results: Results = []
         try:
             engine.wait(ticket)
+            finished = True
         except BaseException:  # Ctrl-C: the buffers are the caller's again only when it is done
             engine.wait(ticket)
+            finished = True
             raise
         finally:
             with self._lock:
-                del self._pending[ticket]
-                results = engine.take(ticket)
                 self._waiting -= 1
                 self._left.notify_all()
+                if finished:  # else it was interrupted twice, and what it touches stays with us
+                    del self._pending[ticket]
+                    results = engine.take(ticket)
         return results
 
     def _submit(

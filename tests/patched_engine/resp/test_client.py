@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import os
+import signal
 import threading
 import time
 import weakref
@@ -248,6 +250,27 @@ def test_buffers_live_as_long_as_the_operation_and_no_longer(make_client: MakeCl
             gc.collect()
             time.sleep(0.01)
         assert watched() is None
+
+
+@pytest.mark.usefixtures("nothing_leaks")
+def test_ctrl_c_ends_a_blocking_call_once_its_buffer_is_free(make_client: MakeClient) -> None:
+    def script(peer: Peer) -> None:
+        while True:
+            if peer.command()[1] == b"stall":
+                peer.until_gone()
+                return
+            peer.send(b":1\r\n")
+
+    with fake_server(script) as server:
+        client = make_client(server.url, deadlines=Deadlines(1, 0.6, 2))
+        interrupt = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            client.get(["stall"], [bytearray(8)])
+        assert 0.5 < time.monotonic() - begin < 1.5
+        assert not client._pending
+        assert client.exists(["after"])[0].ok
 
 
 @pytest.mark.usefixtures("nothing_leaks")
