@@ -70,7 +70,8 @@ def _carry_out(args: argparse.Namespace, settings: Settings) -> int:
         with StopSignals() as stop:
             if args.action == "demo":
                 results = demo.execute(settings, stop)
-                print(json.dumps({"schema": 1, "runs": results}) if args.json else demo.render(results))
+                said = {"schema": 1, "runs": results}
+                print(json.dumps(said) if args.json else demo.render(results))
                 return _OK if all(row["right"] for row in results) else 1
             with ProgressView(settings, settings.incident or "healthy") as view:
                 outcome = run.execute(settings, stop, view.show)
@@ -127,6 +128,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--l1-memory", type=int, default=_DEFAULTS.l1_bytes // _MIB, metavar="MIB", help="a rank")
     add("--shard-memory", type=int, default=_DEFAULTS.shard_bytes // _MIB, metavar="MIB", help="")
     add("--resp-threads", type=int, default=_DEFAULTS.resp_threads, help="of LMCache's client")
+    add(
+        "--switch-interval",
+        type=float,
+        default=_DEFAULTS.switch_interval_seconds,
+        metavar="S",
+        help="of the engine's Python; its own 0.005 makes the stock client lose completions",
+    )
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -164,6 +172,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         l1_bytes=args.l1_memory * _MIB,
         shard_bytes=args.shard_memory * _MIB,
         resp_threads=args.resp_threads,
+        switch_interval_seconds=args.switch_interval,
     )
 
 

@@ -7,6 +7,7 @@ input is the scheduler's: its first line starts the run, its second ends it.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -48,7 +49,7 @@ def main(folder: Path) -> int:
             if index != number:
                 worker_end.close()
         ends = [pair[0] for pair in channels] if role == "scheduler" else [channels[number][1]]
-        _become(role, folder, lambda: _run(role, number, settings, plan, folder, ends))
+        _become(role, folder, functools.partial(_run, role, number, settings, plan, folder, ends))
     for scheduler_end, worker_end in channels:
         scheduler_end.close()
         worker_end.close()
@@ -101,6 +102,7 @@ def _run(
     from patched_engine import install
 
     install()
+    sys.setswitchinterval(settings.switch_interval_seconds)
     from lab.engine import keep_sockets_in, poison_freed_buffers
 
     keep_sockets_in(folder)
@@ -131,20 +133,12 @@ def _work(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=settings.ranks
     )
     engine, _server = build_engine(settings, rank, engine_id, url)
-    worker = Worker(settings, rank, engine, pages)
+    worker = Worker(settings, rank, engine, pages, folder)
     if incident := incidents.get(settings.incident):
         incident.install(worker)
     worker.gather()  # the connections between ranks are made now, not in the first step
     report("ready", {"role": f"rank{rank}"})
     worker.serve(channel)
-    (folder / f"rank{rank}.json").write_text(
-        json.dumps(
-            {
-                "arrived_ns": worker.stamps.arrived_ns.tolist(),
-                "left_ns": worker.stamps.left_ns.tolist(),
-            }
-        )
-    )
 
 
 def _schedule(

@@ -71,9 +71,7 @@ class PagedKV:
 
     def __init__(self, pages: int, head_size: int) -> None:
         self.pages = pages
-        self.tensor = torch.empty(
-            (LAYERS, pages * CHUNK_TOKENS, head_size), dtype=torch.bfloat16
-        )
+        self.tensor = torch.empty((LAYERS, pages * CHUNK_TOKENS, head_size), dtype=torch.bfloat16)
         self._words = self.tensor.view(torch.int16)
         self._bytes = self.tensor.view(torch.uint8)
         self._bytes.fill_(POISON_BYTE)

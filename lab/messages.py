@@ -90,6 +90,9 @@ class Channel:
     def close(self) -> None:
         self._end.close()
 
+    def fileno(self) -> int:
+        return self._end.fileno()
+
 
 def pair() -> tuple[Channel, Channel]:
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -90,7 +90,9 @@ class Household:
         self._janitor.stdout.readline()  # its signals are in place
         self._janitor.stdout.close()
         # Named before it is made, so that there is no moment in which nobody would remove it.
-        self.folder = Path(tempfile.gettempdir()) / f"stallscope-lab-{os.getpid()}-{time.time_ns():x}"
+        self.folder = (
+            Path(tempfile.gettempdir()) / f"stallscope-lab-{os.getpid()}-{time.time_ns():x}"
+        )
         self._tell(f"folder {self.folder}")
         self.folder.mkdir(mode=0o700)
         return self

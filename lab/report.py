@@ -21,6 +21,8 @@ STATED: Final = (
     "chunk_bytes",
     "l1_bytes",
     "shard_bytes",
+    "switch_interval_seconds",
+    "resp_threads",
     "hit_rate",
     "request_rate",
     "requests_file",
@@ -60,13 +62,16 @@ def build(outcome: Outcome) -> dict[str, Any]:
             },
             "each": rows,
         },
-        "bytes_equal": bytes_equal(requests),
+        "bytes_equal": bytes_equal(requests) and not scheduler["stalled_steps"],
         "per_rank": [_rank(outcome, stamped, rank) for rank in range(settings.ranks)],
         "findings": [_finding(outcome, finding) for finding in outcome.evaluation.findings],
         "expected": None
         if incident is None
         else {"finding": incident.finding, "rank": incident.rank(settings)},
-        "stock_faults": {"lookup_timeouts": scheduler["lookup_timeouts"]},
+        "stock_faults": {
+            "lookup_timeouts": scheduler["lookup_timeouts"],
+            "stalled_steps": scheduler["stalled_steps"],
+        },
         "lookups": scheduler["lookups"],
         "steps": scheduler["steps"],
         "collectives_stamped": stamped.collectives,
@@ -95,7 +100,8 @@ def is_wrong(report: dict[str, Any]) -> bool:
     source = report["requests"]["source"]
     loaded = source["l1_tokens"] + source["l2_tokens"] > 0
     failed = any(not row["bytes_equal"] for row in report["requests"]["each"])
-    return (loaded or failed) and not report["bytes_equal"]
+    stalled = report["stock_faults"]["stalled_steps"] > 0
+    return (loaded or failed) and not stalled and not report["bytes_equal"]
 
 
 def _request(row: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from lab import streams, valkey
 from lab.processes import Household, StopSignals
 from lab.settings import CHUNK_TOKENS, Settings, SettingsError
+from lab.stamps import read_arrived_ns
 
 _START_SECONDS: Final = 90.0
 _END_SECONDS: Final = 20.0
@@ -213,10 +214,22 @@ class _Run:
         deadline = time.monotonic() + _END_SECONDS
         while len(self.exited) < self.settings.ranks + 1:
             self._read_events(0.1)
+            if "scheduler" in self.exited and self._has_stalled():
+                return  # its ranks cannot be asked to leave; they are ended with the rest
             if time.monotonic() > deadline:
                 raise RunError(self._why("the engine does not end"))
         if failed := [role for role, status in self.exited.items() if status]:
             raise RunError(self._why(f"{failed[0]} failed"))
+
+    def _has_stalled(self) -> bool:
+        return bool(self._scheduler_result()["stalled_steps"])
+
+    def _scheduler_result(self) -> dict[str, Any]:
+        path = self.household.folder / "scheduler.json"
+        if not path.exists():
+            raise RunError(self._why("the scheduler left no result"))
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result
 
     def _evaluator(self) -> Any:
         from detectors import ALL_RULES
@@ -290,11 +303,8 @@ class _Run:
             settings=self.settings,
             shard_urls=[server.url for server in self.servers],
             pages_folder=str(self.pages_folder),
-            scheduler=json.loads((folder / "scheduler.json").read_text()),
-            arrived_ns=[
-                json.loads((folder / f"rank{rank}.json").read_text())["arrived_ns"]
-                for rank in range(self.settings.ranks)
-            ],
+            scheduler=self._scheduler_result(),
+            arrived_ns=[read_arrived_ns(folder, rank) for rank in range(self.settings.ranks)],
             evaluation=self.evaluation,
             named_after_seconds=self.named,
             wall_seconds=wall_seconds,

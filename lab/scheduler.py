@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from lab import kv
 from lab.messages import Channel, Part, Step, done_from, step_body
 from lab.settings import CHUNK_TOKENS, LOOKUP_TIMEOUT_SECONDS, Settings
 from lab.streams import Request
-from lab import kv
 
 _IDLE_SECONDS: Final = 0.005
+# Longer than LMCache's own limit on a blocking GET (10 s), so only what has no limit gets here.
+_STALL_SECONDS: Final = 15.0
 
 
 @dataclass(slots=True)
@@ -59,9 +61,11 @@ class Scheduler:
         self.running: list[Tracked] = []
         self.finished: list[Tracked] = []
         self.steps = 0
+        self.stalled_steps = 0
         self.lookups = 0
         self.lookup_timeouts = 0
         self.busy_seconds = 0.0
+        self._control = -1
         # Shuffled: the pages of a prompt are not in a row, as in a block pool that has been used.
         self._free_pages = list(range(pages))
         random.Random(f"pages {settings.seed}").shuffle(self._free_pages)
@@ -73,12 +77,14 @@ class Scheduler:
             channel.send("go", go_seconds)
         end_seconds = go_seconds + self.settings.seconds
         told_seconds, said_over = 0.0, False
+        self._control = control
         while not select.select([control], [], [], 0)[0]:
             now = time.monotonic()
             if now - told_seconds >= 0.5:
                 told_seconds = now
                 self._tell()
-            if now >= end_seconds:  # stay: what is read last must be read from live processes
+            if now >= end_seconds or self.stalled_steps:
+                # Stay: what is read last must be read from live processes.
                 if not said_over:
                     said_over = True
                     self._tell()
@@ -93,8 +99,9 @@ class Scheduler:
                 time.sleep(_IDLE_SECONDS)
             else:
                 self._execute(step)
-        for channel in self.channels:
-            channel.send("finish")
+        if not self.stalled_steps:
+            for channel in self.channels:
+                channel.send("finish")
 
     def _tell(self) -> None:
         self.report(
@@ -170,9 +177,12 @@ class Scheduler:
         for offset in range(ranks):
             self.channels[(step.index + offset) % ranks].send("step", body)
         loads: dict[str, list[Any]] = {}
+        deadline = begun + _STALL_SECONDS
         for channel in self.channels:
-            done = done_from(channel.receive()[1])
-            for load in done.loads:
+            if not self._wait_for(channel, deadline):
+                self.stalled_steps = 1
+                return
+            for load in done_from(channel.receive()[1]).loads:
                 loads.setdefault(load.id, []).append(load)
         ended = time.monotonic()
         self.steps += 1
@@ -190,6 +200,16 @@ class Scheduler:
                 self._free_pages.extend(tracked.pages)
                 self.finished.append(tracked)
 
+    def _wait_for(self, channel: Channel, deadline_seconds: float) -> bool:
+        """Whether this rank answers before the deadline; no longer awaited once the lab stops us.
+
+        The stock client has calls without any timeout: where one loses its completion inside a
+        load, the step never ends on any rank.
+        """
+        left = max(0.0, deadline_seconds - time.monotonic())
+        ready = select.select([channel.fileno(), self._control], [], [], left)[0]
+        return channel.fileno() in ready
+
     def result(self) -> dict[str, Any]:
         """What the run's report needs, as JSON values."""
         return {
@@ -197,6 +217,7 @@ class Scheduler:
             "busy_seconds": self.busy_seconds,
             "lookups": self.lookups,
             "lookup_timeouts": self.lookup_timeouts,
+            "stalled_steps": self.stalled_steps,
             "unfinished": len(self.running) + len(self.waiting),
             "requests": [asdict(tracked) for tracked in self.finished],
         }

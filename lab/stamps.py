@@ -1,29 +1,46 @@
 """The lab's own record of who entered each collective when, kept apart from the page.
 
 The page must agree with it: it is taken by other code, at another place, and read by nothing that
-a detector sees.
+a detector sees. Each entry goes to a file at once, so that a rank that is stuck or killed leaves
+what it had.
 """
 
 from __future__ import annotations
 
+import os
+import struct
 import time
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_ENTRY: Final = struct.Struct("<qq")
 
 
 class Stamps:
     """One rank's entries of the all-gathers, in order: CLOCK_MONOTONIC ns at arrival and return."""
 
-    def __init__(self) -> None:
-        self.arrived_ns = array("q")
-        self.left_ns = array("q")
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = os.open(_path(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._arrived_ns = 0
 
     def arrive(self) -> None:
-        self.arrived_ns.append(time.monotonic_ns())
+        self._arrived_ns = time.monotonic_ns()
 
     def leave(self) -> None:
-        self.left_ns.append(time.monotonic_ns())
+        os.write(self._file, _ENTRY.pack(self._arrived_ns, time.monotonic_ns()))
+
+
+def read_arrived_ns(folder: Path, rank: int) -> list[int]:
+    """When this rank entered each collective that it also left."""
+    path = _path(folder, rank)
+    data = path.read_bytes() if path.exists() else b""
+    return [arrived for arrived, _ in _ENTRY.iter_unpack(data[: len(data) // 16 * 16])]
+
+
+def _path(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.stamps"
 
 
 @dataclass(frozen=True, slots=True)

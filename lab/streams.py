@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from lab.settings import BLOCK_TOKENS, Settings, SettingsError
 
-SHARED_DOCUMENTS: Final = 12
+SHARED_DOCUMENTS: Final = 6
 _OWN_BLOCKS_FROM: Final = 1_000_000  # ids of blocks that no other request shares
 
 
@@ -65,16 +65,33 @@ def _mooncake(line: str, number: int, time_scale: float) -> Request:
 
 
 def _hit_heavy(settings: Settings) -> Iterator[Request]:
-    """Prompts whose first `hit_rate` is one of a few shared documents, the rest their own."""
+    """Conversations: prompts whose first `hit_rate` is a document, the rest their own.
+
+    A document is asked about once or twice in a row, then the next one, round and round: a turn
+    that follows at once finds its KV in L1, one that comes a round later in L2. A prompt that
+    finds it in both is rare on purpose: for that one LMCache's load makes a second, untimed EXISTS
+    call, in which the stock client loses completions so often that few runs would reach their end.
+    """
     chance = random.Random(f"requests {settings.seed}")
-    now_seconds, own_block = 0.0, _OWN_BLOCKS_FROM
-    for number in range(1 << 30):
-        length = chance.randint(settings.prompt_tokens_low, settings.prompt_tokens_high)
+    lengths = _document_prompts(settings, chance)
+    now_seconds, own_block, number = 0.0, _OWN_BLOCKS_FROM, 0
+    for turn in range(1 << 30):
+        document = turn % SHARED_DOCUMENTS
+        length = lengths[document]
         blocks = -(-length // BLOCK_TOKENS)
         shared = round(settings.hit_rate * length / BLOCK_TOKENS)
-        document = chance.randrange(SHARED_DOCUMENTS)
-        block_ids = [document * 10_000 + i for i in range(shared)]
-        block_ids += range(own_block, own_block + blocks - shared)
-        own_block += blocks - shared
-        yield Request(f"s{number}", now_seconds * settings.time_scale, length, tuple(block_ids))
-        now_seconds += chance.expovariate(settings.request_rate)
+        for _ in range(chance.randint(1, 2)):
+            block_ids = [document * 10_000 + i for i in range(shared)]
+            block_ids += range(own_block, own_block + blocks - shared)
+            own_block += blocks - shared
+            yield Request(f"s{number}", now_seconds * settings.time_scale, length, tuple(block_ids))
+            number += 1
+            now_seconds += chance.expovariate(settings.request_rate)
+
+
+def _document_prompts(settings: Settings, chance: random.Random) -> list[int]:
+    """The length in tokens of the prompts about each document, spread evenly over the range."""
+    low, high = settings.prompt_tokens_low, settings.prompt_tokens_high
+    spread = [low + (high - low) * i // (SHARED_DOCUMENTS - 1) for i in range(SHARED_DOCUMENTS)]
+    chance.shuffle(spread)
+    return spread

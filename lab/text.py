@@ -47,6 +47,11 @@ def render(report: dict[str, Any]) -> str:
             f"  stock fault: {timeouts} of {report['lookups']} lookups waited out the 3 s timeout "
             "(a lost completion)"
         )
+    if report["stock_faults"]["stalled_steps"]:
+        lines.append(
+            "  stock fault: a step never ended: a completion was lost inside a load, in a call "
+            "without a timeout"
+        )
     lines += [_finding_line(finding) for finding in report["findings"]]
     if not report["findings"]:
         lines.append("  nothing found")
@@ -57,6 +62,8 @@ def _bytes_line(report: dict[str, Any]) -> str:
     if report["bytes_equal"]:
         return "every loaded byte right on every rank"
     source = report["requests"]["source"]
+    if report["stock_faults"]["stalled_steps"]:
+        return "a load never ended"
     if source["l1_tokens"] + source["l2_tokens"] == 0:
         return "nothing was loaded, so nothing is shown"
     return "WRONG: a load was short or its bytes differ"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -31,7 +32,7 @@ class Prompt:
     loaded_tokens: int = 0
     load_seconds: float = 0.0
     l1_chunks: int = 0
-    unpinned: bool = field(default=False)
+    unpinned: bool = False
 
 
 class Worker:
@@ -41,13 +42,15 @@ class Worker:
     an incident slows the rank. `go_seconds` is the run's start on CLOCK_MONOTONIC.
     """
 
-    def __init__(self, settings: Settings, rank: int, engine: Any, pages: int) -> None:
+    def __init__(
+        self, settings: Settings, rank: int, engine: Any, pages: int, folder: Path
+    ) -> None:
         self.settings = settings
         self.rank = rank
         self.engine = engine
         self.go_seconds = 0.0
         self.compute_stretch: Callable[[], float] = lambda: 1.0
-        self.stamps = Stamps()
+        self.stamps = Stamps(folder, rank)
         self.paged = kv.PagedKV(pages, settings.head_size)
         self.expected = kv.ExpectedKV(settings.head_size)
         self.prompts: dict[str, Prompt] = {}
@@ -198,5 +201,3 @@ class Worker:
             seconds=prompt.load_seconds,
             bytes_equal=equal,
         )
-
-
