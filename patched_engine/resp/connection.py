@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import random
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from patched_engine.resp.parser import Parser, ProtocolError, Push, ReplyError, Signal
 from patched_engine.resp.url import Endpoint, EndpointError
@@ -74,7 +76,7 @@ def _connect(endpoint: Endpoint, until: float | None) -> socket.socket:
             sock.close()
             raise
         return sock
-    sock = socket.create_connection((endpoint.host, endpoint.port), timeout=_left(until))
+    sock = _connect_tcp(endpoint, until)
     try:
         for level, option, value in _KEEPALIVE:
             sock.setsockopt(level, option, value)
@@ -88,6 +90,43 @@ def _connect(endpoint: Endpoint, until: float | None) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+def _connect_tcp(endpoint: Endpoint, until: float | None) -> socket.socket:
+    """To the first of the host's addresses that answers, within one deadline for all of them."""
+    refused: OSError = OSError(f"{endpoint.host} has no address")
+    for family, kind, protocol, _, address in _addresses(endpoint, until):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(_left(until))
+            sock.connect(address)
+            return sock
+        except OSError as error:
+            sock.close()
+            refused = error
+    raise refused
+
+
+def _addresses(endpoint: Endpoint, until: float | None) -> list[Any]:
+    """The host's addresses, asked for anew each time: a pod that moved has another."""
+    try:
+        literal = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return socket.getaddrinfo(endpoint.host, endpoint.port, 0, socket.SOCK_STREAM, 0, literal)
+    except socket.gaierror:
+        pass
+    found: concurrent.futures.Future[list[Any]] = concurrent.futures.Future()
+
+    def ask() -> None:
+        try:
+            found.set_result(
+                socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            )
+        except OSError as error:
+            found.set_exception(error)
+
+    # The resolver knows no deadline of ours and cannot be interrupted: it is left behind.
+    threading.Thread(target=ask, name="stallscope-resp-resolve", daemon=True).start()
+    return found.result(_left(until))
 
 
 def _greet(sock: socket.socket, endpoint: Endpoint, until: float | None) -> None:

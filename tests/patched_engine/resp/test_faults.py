@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 import time
+from typing import Any
 
 import pytest
 
-from patched_engine.resp import Deadlines, Kind, Outcome
+from patched_engine.resp import ConnectError, Deadlines, Kind, Outcome
 from tests.patched_engine.resp.conftest import MakeClient
 from tests.patched_engine.resp.fake_server import Peer, bulk, fake_server
 
@@ -287,6 +289,44 @@ def test_a_server_that_accepts_and_never_greets_is_bounded_by_the_connect_deadli
         begin = time.monotonic()
         assert client.exists(["a"])[0].outcome is Outcome.UNREACHABLE
         assert time.monotonic() - begin < 0.6
+
+
+def test_a_resolver_that_hangs_is_bounded_by_the_connect_deadline(
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = socket.getaddrinfo
+
+    def slow(host: str, *rest: Any, **named: Any) -> Any:
+        if host == "kv.example" and not rest[3:]:  # a name, not tried as a literal address
+            time.sleep(1.5)
+        return real(host, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    client = make_client("resp://kv.example:1", deadlines=Deadlines(0.3, 5.0, 8.0))
+    begin = time.monotonic()
+    assert client.exists(["a"])[0].outcome is Outcome.UNREACHABLE
+    assert 0.25 < time.monotonic() - begin < 1.0
+
+
+def test_a_name_is_resolved_and_an_unknown_one_is_said(make_client: MakeClient) -> None:
+    def script(peer: Peer) -> None:
+        while True:
+            peer.command()
+            peer.send(b":1\r\n")
+
+    with fake_server(script) as server:
+        port = server.url.rpartition(":")[2]
+        assert make_client(f"resp://localhost:{port}").exists(["a"])[0].ok
+    (result,) = make_client("resp://no-such-host.invalid:1").exists(["a"])
+    assert result.outcome is Outcome.UNREACHABLE
+    assert result.detail.startswith("no-such-host.invalid:1: ")
+
+
+def test_a_check_of_a_silent_server_ends(make_client: MakeClient) -> None:
+    with fake_server(lambda peer: peer.until_gone()) as server:
+        client = make_client(server.url, deadlines=Deadlines(0.3, 5.0, 8.0))
+        with pytest.raises(ConnectError, match="PING was not answered"):
+            client.check()
 
 
 def test_a_server_that_is_not_there_is_said_at_once_each_time(make_client: MakeClient) -> None:
