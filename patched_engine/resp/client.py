@@ -11,6 +11,7 @@ import atexit
 import concurrent.futures
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -181,10 +182,14 @@ class RespClient:
         """
         sock = open_connection(self.endpoint, self.deadlines.connect_seconds)
         try:
+            seconds = self.deadlines.connect_seconds
+            until = None if seconds is None else time.monotonic() + seconds
+            sock.settimeout(seconds)
             sock.sendall(encode(("PING",)))
-            answer = receive_reply(sock, Parser(), None)
+            answer = receive_reply(sock, Parser(), until)
         except (OSError, ValueError) as error:
-            raise ConnectError(f"{self.endpoint}: PING was not answered: {error}") from None
+            why = str(error) or "not within the connect deadline"
+            raise ConnectError(f"{self.endpoint}: PING was not answered: {why}") from None
         finally:
             sock.close()
         if isinstance(answer, ReplyError):

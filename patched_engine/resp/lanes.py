@@ -25,6 +25,7 @@ class Lanes:
         self._thread: threading.Thread | None = None
         self._thread_lane = -1
         self._stop = -1
+        self._is_over = False
 
     def for_threads(self) -> int:
         """The lane of the thread, which is started when first asked for."""
@@ -50,10 +51,13 @@ class Lanes:
 
     def close(self) -> None:
         """After the engine has ended everything: delivers what is left and lets go of the loops."""
-        if self._thread is not None:
+        self._is_over = True
+        if self._thread is threading.current_thread():  # closed by a future's callback
+            self._drain(self._thread_lane)
+        elif self._thread is not None:
             os.eventfd_write(self._stop, 1)
-            if self._thread is not threading.current_thread():
-                self._thread.join()
+            self._thread.join()
+        if self._thread is not None:
             os.close(self._stop)
         for lane, (loop, wake) in self._loops.items():
             if loop.is_closed():
@@ -86,9 +90,9 @@ class Lanes:
         poller.register(wake, select.POLLIN)
         poller.register(stop, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poller.poll()}
+            poller.poll()
             self._drain(self._thread_lane)
-            if stop in ready:
+            if self._is_over:
                 return
 
 

@@ -294,6 +294,28 @@ def test_closing_ends_what_is_in_flight_and_leaves_nothing(make_client: MakeClie
 
 
 @pytest.mark.usefixtures("nothing_leaks")
+def test_closing_from_a_futures_callback(make_client: MakeClient) -> None:
+    def script(peer: Peer) -> None:
+        peer.command()
+        peer.send(b":1\r\n")
+        stall(peer)
+
+    with fake_server(script) as server:
+        client = make_client(server.url)
+        closed = threading.Event()
+
+        def close(_: object) -> None:
+            client.close()
+            closed.set()
+
+        first = client.submit(Kind.EXISTS, ["a"])
+        second = client.submit(Kind.EXISTS, ["b"])
+        first.add_done_callback(close)
+        assert second.result(5)[0].outcome is Outcome.CLOSED
+        assert closed.wait(5)
+
+
+@pytest.mark.usefixtures("nothing_leaks")
 def test_closing_on_a_running_loop(make_client: MakeClient) -> None:
     with fake_server(stall) as server:
         client = make_client(server.url)
