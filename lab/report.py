@@ -31,6 +31,9 @@ STATED: Final = (
     "lmcache",
 )
 
+# What Worker.gather enters, by the name that the pages give it.
+STEP_COLLECTIVE: Final = "all_gather"
+
 
 def build(outcome: Outcome) -> dict[str, Any]:
     """The report as JSON values. Times are seconds; shares are of one."""
@@ -41,6 +44,7 @@ def build(outcome: Outcome) -> dict[str, Any]:
     incident = incidents.get(settings.incident)
     stated = {name: getattr(settings, name) for name in STATED}
     stated["prefill_rate"] = settings.scaled_prefill_rate
+    stated["request_rate"] = settings.scaled_request_rate
     stated["copy_rate"] = settings.scaled_copy_rate
     return {
         "schema": SCHEMA,
@@ -125,7 +129,10 @@ def _request(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rank(outcome: Outcome, stamped: StampedWait, rank: int) -> dict[str, Any]:
-    """One rank: waits and bytes as the pages show them, and the lab's own stamps beside them."""
+    """One rank: waits and bytes as the pages show them, and the lab's own stamps beside them.
+
+    Both waits are those of the steps' all-gathers: the lab stamps no other collective.
+    """
     wait = charged = 0.0
     counters: dict[str, int] = {}
     for engine in outcome.evaluation.snapshot.engines:
@@ -136,8 +143,9 @@ def _rank(outcome: Outcome, stamped: StampedWait, rank: int) -> dict[str, Any]:
                 continue
             index = group.ranks.index(rank)
             for total in group.totals:
-                wait += total.wait_seconds[index]
-                charged += total.charged_seconds[index]
+                if total.op == STEP_COLLECTIVE:
+                    wait += total.wait_seconds[index]
+                    charged += total.charged_seconds[index]
     count = max(stamped.collectives, 1)
     return {
         "rank": rank,

@@ -55,7 +55,7 @@ def start(tmp_path: Path, *arguments: str) -> LabRun:
     log = tmp_path / "progress.log"
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "lab", "run", "--json", *arguments],
+            [sys.executable, "-m", "runbooks.cli.main", "lab", "run", "--json", *arguments],
             cwd=ROOT,
             env={**os.environ, "TMPDIR": folder},
             stdout=subprocess.PIPE,
