@@ -111,7 +111,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the requests").add_argument
     add("--requests", default="", metavar="FILE", help="Mooncake JSONL instead of our own stream")
     add("--time-scale", type=float, default=1.0, help="times each arrival time (1)")
-    add("--rate", type=float, default=_DEFAULTS.request_rate, help="requests/s of our own stream")
+    add("--rate", type=float, default=0.0, help="requests/s of our own stream (3 x W/8)")
     add("--hit-rate", type=float, default=_DEFAULTS.hit_rate, help="shared part of a prompt (0.5)")
     add(
         "--prompt-tokens",
@@ -158,7 +158,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         seconds=args.seconds,
         pages=str(Path(args.pages).absolute()) if args.pages else "",
         keep=str(Path(args.keep).absolute()) if args.keep else "",
-        requests_file=args.requests,
+        requests_file=str(Path(args.requests).absolute()) if args.requests else "",
         time_scale=args.time_scale,
         request_rate=args.rate,
         hit_rate=args.hit_rate,

@@ -97,7 +97,7 @@ def build_lookup_client(settings: Settings, engine_id: str, shard_url: str) -> A
 
 
 def keep_sockets_in(folder: Path) -> None:
-    """Have LMCache make its lookup sockets in the run's folder.
+    """Have LMCache make its lookup sockets in the run's folder, each process's working folder.
 
     Where vLLM is not installed it would make /tmp/vllm_rpc and leave it behind. Its own function
     takes a base folder, which its callers do not pass on.

@@ -32,6 +32,7 @@ def main(folder: Path) -> int:
     # The event pipe moves away from standard output, on which LMCache or torch may print.
     _EVENTS.append(os.dup(1))
     os.dup2(2, 1)
+    os.chdir(folder)  # socket paths are relative, as a Unix socket's path may not be long
     plan = json.loads((folder / "plan.json").read_text())
     settings = Settings.from_json(json.dumps(plan["settings"]))
     _import_once()
@@ -105,7 +106,7 @@ def _run(
     sys.setswitchinterval(settings.switch_interval_seconds)
     from lab.engine import keep_sockets_in, poison_freed_buffers
 
-    keep_sockets_in(folder)
+    keep_sockets_in(Path())
     urls, engine_id, pages = plan["shard_urls"], plan["engine_id"], plan["pages"]
     if role == "scheduler":
         _schedule(settings, engine_id, urls[0], pages, folder, ends)

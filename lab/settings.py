@@ -14,6 +14,7 @@ ELEMENT_BYTES: Final = 2  # bfloat16
 CHUNK_BYTES_STEP: Final = CHUNK_TOKENS * LAYERS * ELEMENT_BYTES
 POST_PREFILL_RATE: Final = 53_000.0  # tokens/s of the post's eight ranks
 POST_RANKS: Final = 8
+FULL_REQUEST_RATE: Final = 3.0  # of our own stream on eight ranks; ours, not the post's
 POST_CHUNK_BYTES: Final = 12_400_000
 POST_COPY_RATE: Final = 12.3e9  # bytes/s: the post's rank 0 wrote 19.1 GB in the 1.55 s it was late
 LMCACHE_VERSIONS: Final = ("0.5.5", "0.5.6")
@@ -49,7 +50,7 @@ class Settings:
     hit_rate: float = 0.5
     prompt_tokens_low: int = 8_192
     prompt_tokens_high: int = 24_576
-    request_rate: float = 1.5
+    request_rate: float = 0.0
     time_scale: float = 1.0
     prefill_rate: float = 0.0
     tokens_per_step: int = 8_192
@@ -92,6 +93,11 @@ class Settings:
         """Elements of one token's latent vector in one layer."""
         return self.chunk_bytes // CHUNK_BYTES_STEP
 
+    @property
+    def scaled_request_rate(self) -> float:
+        """Requests/s of our own stream: as given, or what keeps this many ranks busy, not full."""
+        return self.request_rate or FULL_REQUEST_RATE * self.ranks / POST_RANKS
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
@@ -108,7 +114,6 @@ class Settings:
             ("--seconds", self.seconds, 1, 86_400),
             ("--incident-after", self.incident_after_seconds, 0, 86_400),
             ("--hit-rate", self.hit_rate, 0, 1),
-            ("--rate", self.request_rate, 0.01, 1_000),
             ("--time-scale", self.time_scale, 0.001, 1_000),
             ("--tokens-per-step", self.tokens_per_step, CHUNK_TOKENS, 1 << 20),
             ("--collectives-per-step", self.collectives_per_step, 2, 64),
@@ -121,6 +126,8 @@ class Settings:
                 raise SettingsError(f"{flag} must be between {low:g} and {high:g}, not {value:g}")
         if self.prefill_rate and not 1 <= self.prefill_rate <= 1e9:
             raise SettingsError(f"--prefill-rate must be 1 or more, not {self.prefill_rate:g}")
+        if self.request_rate and not 0.01 <= self.request_rate <= 1_000:
+            raise SettingsError(f"--rate must be between 0.01 and 1000, not {self.request_rate:g}")
         if self.copy_rate and not 1e6 <= self.copy_rate <= 1e15:
             raise SettingsError(f"--copy-rate must be 1e6 or more, not {self.copy_rate:g}")
         if self.chunk_bytes % CHUNK_BYTES_STEP or not 0 < self.chunk_bytes <= 64 << 20:

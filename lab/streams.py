@@ -86,7 +86,7 @@ def _hit_heavy(settings: Settings) -> Iterator[Request]:
             own_block += blocks - shared
             yield Request(f"s{number}", now_seconds * settings.time_scale, length, tuple(block_ids))
             number += 1
-            now_seconds += chance.expovariate(settings.request_rate)
+            now_seconds += chance.expovariate(settings.scaled_request_rate)
 
 
 def _document_prompts(settings: Settings, chance: random.Random) -> list[int]:
