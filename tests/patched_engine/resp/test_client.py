@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -339,6 +340,30 @@ def test_two_hundred_clients_one_after_another(engine: str, url: str) -> None:
                 assert client.submit(Kind.EXISTS, ["a"]).result(5)[0].is_miss
                 assert asyncio.run(client.aexists(["a"]))[0].is_miss
     assert not more_than(before)
+
+
+def sockets() -> set[str]:
+    """The sockets this process holds, by inode."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+    return {link for link in found if link.startswith("socket:")}
+
+
+def test_a_forked_child_does_not_hold_the_parents_connections(
+    make_client: MakeClient, url: str
+) -> None:
+    before = sockets()
+    client = make_client(url, connections=3)
+    assert client.exists(["a", "b", "c"])
+    held = sockets() - before
+    assert held
+    child = os.fork()
+    if child == 0:
+        os._exit(len(sockets() & held))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert held <= sockets()
 
 
 def _child(client: RespClient, pipe: Connection) -> None:
