@@ -1,0 +1,1 @@
+"""Minutes-long runs of the RESP client: fuzzing and a million calls."""
