@@ -75,14 +75,14 @@ def compile_activation(
     tile: int = 64,
     fp8_input: bool = True,
     controls: bool = False,
-    rows: int = 8,
-    warps: int = 2,
+    rows: int = 16,
+    warps: int = 4,
 ) -> Compiled:
     """Spec (A)'s Triton kernel for ``architecture`` (90, 100 or 103). Raises CompileUnavailable."""
     from patched_engine.kernels.triton_activation import swiglu_requant_kernel as kernel
 
     x_type = "*fp8e4nv" if fp8_input else "*bf16"
-    types = [x_type, "*fp32", "*fp8e4nv", "*fp32", *["*i32"] * 4, *["*fp32"] * 3]
+    types = [x_type, "*fp32", "*fp8e4nv", "*fp32", *["*i32"] * 4, *["*fp32"] * 3, "i32"]
     constants = {
         "I": intermediate, "TILE": tile, "ROWS": rows, "FP8_IN": fp8_input,
         "HAS_ALPHA": controls, "HAS_BETA": controls, "HAS_LIMIT": controls,
@@ -94,20 +94,19 @@ def compile_vllm(
     architecture: int,
     *,
     intermediate: int = 2048,
-    experts: int = 0,
     alignment: int = 0,
     use_ue8m0: bool = False,
     has_clamp: bool = False,
-    warps: int = 2,
+    warps: int = 4,
     rows: int = 8,
 ) -> Compiled:
     """Spec (B)'s Triton kernel for ``architecture`` (90, 100 or 103). Raises CompileUnavailable."""
     from patched_engine.kernels.triton_vllm import silu_mul_quant_kernel as kernel
 
-    types = ["*bf16", "*fp8e4nv", "*fp32", "*i32", *["i32"] * 3, *["fp32"] * 4]
+    types = ["*bf16", "*fp8e4nv", "*fp32", "*i32", *["i32"] * 2, *["fp32"] * 4]
     constants = {
         "N2": intermediate, "ROWS": rows, "UE8M0": use_ue8m0, "HAS_CLAMP": has_clamp,
-        "EXPERTS": experts, "ALIGNMENT": alignment,
+        "ALIGNMENT": alignment, "PLAIN_SCALE": True, "LANES": 4 * warps, "ONE_ITEM": False,
     }  # fmt: skip
     return _compile_triton(kernel, types, constants, architecture, warps)
 

@@ -59,6 +59,7 @@ def _launch(
         alpha if alpha is not None else ys,
         beta if beta is not None else ys,
         limit if limit is not None else ys,
+        mn_limit.numel() - 1,
         I=intermediate,
         TILE=tile,
         ROWS=plan.rows,

@@ -48,6 +48,7 @@ def swiglu_requant_kernel(
     alpha_ptr,
     beta_ptr,
     limit_ptr,
+    last_tile,
     I: tl.constexpr,
     TILE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -59,63 +60,93 @@ def swiglu_requant_kernel(
     """One item is ROWS rows by 128 columns; column blocks vary fastest so that loads stream.
 
     x [P, 2I] e4m3fn or bf16, xs fp32 at blk*P + row, y [P, I] e4m3fn, ys fp32 at blk*P + row.
+    ``last_tile``: the last index that may be read from mn_limit, whatever num_ctas says.
     """
-    num_tiles = tl.load(num_ctas_ptr)
-    scale_stride = tl.load(total_rows_ptr).to(tl.int64)
     BLOCKS: tl.constexpr = I // 128
     SUB: tl.constexpr = TILE // ROWS
-    GENERAL: tl.constexpr = HAS_ALPHA or HAS_BETA or HAS_LIMIT or (not FP8_IN)
-    total = num_tiles * SUB * BLOCKS
-    for item in tl.range(tl.program_id(0), total, tl.num_programs(0)):
+    PER_TILE: tl.constexpr = SUB * BLOCKS
+    CONTROLS: tl.constexpr = HAS_ALPHA or HAS_BETA or HAS_LIMIT
+    first_item = tl.program_id(0)
+    step = tl.num_programs(0)
+    # Three independent loads: asked for together, they cost one trip to memory instead of three.
+    total = tl.load(num_ctas_ptr) * PER_TILE
+    scale_stride = tl.load(total_rows_ptr)
+    row_limit = tl.load(mn_limit_ptr + tl.minimum(first_item // PER_TILE, last_tile))
+    # What does not change from item to item, so that an item only adds scalars.
+    row = tl.arange(0, ROWS)
+    col = tl.arange(0, 128)
+    x_tile = row[:, None] * (2 * I) + col[None, :]
+    y_tile = row[:, None] * I + col[None, :]
+    # A row's scale sits in all eight lanes that share the row, so one of them can write it from its
+    # register. Triton lays a store out along its longest run of addresses, and taking the rows for
+    # a run costs a trip through shared memory and two barriers: row * 3 // 3 hides that run.
+    lane = tl.arange(0, 8)
+    writer = (lane == 0)[None, :]
+    scale_tile = (row * 3 // 3)[:, None] + lane[None, :]
+    expert = 0
+    if CONTROLS:
+        expert = tl.load(expert_ptr + tl.minimum(first_item // PER_TILE, last_tile))
+    for item in tl.range(first_item, total, step):
+        next_tile = tl.minimum((item + step) // PER_TILE, last_tile)
+        next_limit = tl.load(mn_limit_ptr + next_tile)
+        next_expert = 0
+        if CONTROLS:
+            next_expert = tl.load(expert_ptr + next_tile)
         block = item % BLOCKS
-        group = item // BLOCKS
-        tile = group // SUB
-        rows = group * ROWS + tl.arange(0, ROWS)
-        live = rows < tl.load(mn_limit_ptr + tile)
-        live2 = live[:, None]
-        rows64 = rows.to(tl.int64)
-        cols = block * 128 + tl.arange(0, 128)
-        x_at = rows64[:, None] * (2 * I) + cols[None, :]
-        u = tl.load(x_ptr + x_at, mask=live2, other=0.0)
-        g = tl.load(x_ptr + x_at + I, mask=live2, other=0.0)
-        scale_at = block.to(tl.int64) * scale_stride + rows64
-        if FP8_IN:
-            su = tl.load(xs_ptr + scale_at, mask=live, other=0.0)
-            sg = tl.load(xs_ptr + scale_at + BLOCKS * scale_stride, mask=live, other=0.0)
-        u = u.to(tl.float32)
-        g = g.to(tl.float32)
-        if GENERAL:
+        first = item // BLOCKS * ROWS
+        if first < row_limit:
+            live = row < row_limit - first
+            live2 = live[:, None]
+            x_at = x_ptr + (first.to(tl.int64) * (2 * I) + block * 128)
+            u = tl.load(x_at + x_tile, mask=live2, other=0.0)
+            g = tl.load(x_at + I + x_tile, mask=live2, other=0.0)
+            scale_at = block.to(tl.int64) * scale_stride + first
             if FP8_IN:
-                u = u * su[:, None]
-                g = g * sg[:, None]
-            if HAS_ALPHA or HAS_BETA or HAS_LIMIT:
-                expert = tl.load(expert_ptr + tile)
-            if HAS_LIMIT:
-                # minimum/maximum keep the number when the other is NaN: a NaN becomes the limit.
-                bound = tl.load(limit_ptr + expert)
-                g = tl.minimum(g, bound)
-                u = tl.maximum(tl.minimum(u, bound), -bound)
-            slope = _NEG_LOG2E
-            if HAS_ALPHA:
-                slope = tl.load(alpha_ptr + expert) * _NEG_LOG2E
-            if HAS_BETA:
-                u = u + tl.load(beta_ptr + expert)
-            sigmoid = _rcp(_TWO_M32 + _exp2(g * slope - _SHIFT)) * _TWO_M32
-            v = (g * sigmoid) * u
-            amax = tl.max(tl.abs(v), axis=1)
-            scale = tl.maximum(amax * _INV_448, _MIN_SCALE)
-            factor = _rcp(scale)
-        else:
-            # v carries 2^32 and neither input scale: they are per row, so they join afterwards.
-            sigmoid = _rcp(_TWO_M32 + _exp2(g * (sg * _NEG_LOG2E)[:, None] - _SHIFT))
-            v = (g * u) * sigmoid
-            amax = tl.max(tl.abs(v), axis=1)
-            # One scale at a time, so that neither their product nor its reciprocal underflows.
-            true_max_over_448 = (amax * tl.abs(su)) * (tl.abs(sg) * (_TWO_M32 * _INV_448))
-            scale = tl.maximum(true_max_over_448, _MIN_SCALE)
-            factor = (su * _rcp(scale)) * (sg * _TWO_M32)
-            # A zero block must give 0 (not inf * 0); a non-finite input scale must give NaN.
-            factor = tl.where(amax > 0.0, factor, 0.0) + (su * 0.0 + sg * 0.0)
-        q = (v * factor[:, None]).to(tl.float8e4nv)
-        tl.store(y_ptr + rows64[:, None] * I + cols[None, :], q, mask=live2)
-        tl.store(ys_ptr + scale_at, scale, mask=live)
+                xs_at = xs_ptr + scale_at
+                su = tl.load(xs_at + row, mask=live, other=0.0)
+                sg = tl.load(xs_at + BLOCKS * scale_stride.to(tl.int64) + row, mask=live, other=0.0)
+            u = u.to(tl.float32)
+            g = g.to(tl.float32)
+            if CONTROLS or not FP8_IN:
+                slope = _NEG_LOG2E
+                if HAS_ALPHA:
+                    slope = tl.load(alpha_ptr + expert) * _NEG_LOG2E
+                if FP8_IN:
+                    # The linear half carries 2^-32 from here on, against the sigmoid's 2^32.
+                    u = u * (su * _TWO_M32)[:, None]
+                    g = g * sg[:, None]
+                else:
+                    u = u * _TWO_M32
+                if HAS_LIMIT:
+                    # minimum/maximum keep the number when the other is NaN: a NaN becomes the limit.
+                    bound = tl.load(limit_ptr + expert)
+                    g = tl.minimum(g, bound)
+                    bound = bound * _TWO_M32
+                    u = tl.maximum(tl.minimum(u, bound), -bound)
+                if HAS_BETA:
+                    u = u + tl.load(beta_ptr + expert) * _TWO_M32
+                v = (g * _rcp(_TWO_M32 + _exp2(g * slope - _SHIFT))) * u
+                amax = tl.max(tl.abs(v), axis=1)
+                scale = tl.maximum(amax * _INV_448, _MIN_SCALE)
+                factor = _rcp(scale)
+            else:
+                # v carries 2^32 and neither input scale: they are per row, so they join afterwards.
+                sigmoid = _rcp(_TWO_M32 + _exp2(g * (sg * _NEG_LOG2E)[:, None] - _SHIFT))
+                v = (g * u) * sigmoid
+                amax = tl.max(tl.abs(v), axis=1)
+                # The larger scale meets the constants and the smaller one the maximum, so that no
+                # intermediate leaves fp32's range unless the result does.
+                linear_larger = tl.abs(su) >= tl.abs(sg)
+                larger = tl.where(linear_larger, su, sg)
+                smaller = tl.where(linear_larger, sg, su)
+                max_over_448 = (amax * tl.abs(smaller)) * (tl.abs(larger) * (_TWO_M32 * _INV_448))
+                scale = tl.maximum(max_over_448, _MIN_SCALE)
+                factor = (_rcp(scale) * (larger * _TWO_M32)) * smaller
+                # A zero block must give 0 (not inf * 0); a non-finite input scale must give NaN.
+                factor = tl.where(amax > 0.0, factor, 0.0) + (su * 0.0 + sg * 0.0)
+            q = (v * factor[:, None]).to(tl.float8e4nv)
+            tl.store(y_ptr + (first.to(tl.int64) * I + block * 128) + y_tile, q, mask=live2)
+            scales = tl.broadcast_to(scale[:, None], (ROWS, 8))
+            tl.store(ys_ptr + scale_at + scale_tile, scales, mask=live2 & writer)
+        row_limit = next_limit
+        expert = next_expert

@@ -12,7 +12,23 @@ import triton
 import triton.language as tl
 
 _FP8_MAX = tl.constexpr(448.0)
-_FAR = tl.constexpr(2147483647)
+_LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _exp2(x):
+    """2^x with subnormal results flushed: beside the 1 it is added to they leave no trace."""
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def _rcp(x):
+    """What Triton's own division multiplies by, wherever x is a normal number below 2^126."""
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
@@ -22,7 +38,6 @@ def silu_mul_quant_kernel(
     s_ptr,
     ends_ptr,
     num_rows,
-    num_experts,
     scale_stride,
     eps,
     clamp_limit,
@@ -32,56 +47,78 @@ def silu_mul_quant_kernel(
     ROWS: tl.constexpr,
     UE8M0: tl.constexpr,
     HAS_CLAMP: tl.constexpr,
-    EXPERTS: tl.constexpr,
     ALIGNMENT: tl.constexpr,
+    PLAIN_SCALE: tl.constexpr,
+    LANES: tl.constexpr,
+    ONE_ITEM: tl.constexpr,
 ):
     """x [M, 2 * N2] bf16 or fp16 (gate, then linear), q [M, N2] e4m3fn, s fp32 at blk*stride + row.
 
-    EXPERTS > 0: ends_ptr holds ``num_experts`` row ends (int32, EXPERTS is the next power of two),
-    each expert starting at the previous end rounded up to ALIGNMENT; other rows are not written.
+    ALIGNMENT > 0: ends_ptr holds each expert's row end (int32; the grid's second axis), the expert
+    starting at the previous end rounded up to ALIGNMENT; other rows are not written.
+    ONE_ITEM: the grid has exactly one program an item, so that no loop is needed.
+    PLAIN_SCALE: every scale is a normal number, so one reciprocal a row divides as exactly.
     """
     BLOCKS: tl.constexpr = N2 // 128
     dtype = x_ptr.dtype.element_ty
-    if EXPERTS > 0:
-        lane = tl.arange(0, EXPERTS)
-        ends = tl.load(ends_ptr + lane, mask=lane < num_experts, other=0)
-        padded_ends = tl.cdiv(ends, ALIGNMENT) * ALIGNMENT
-        groups = tl.cdiv(tl.max(ends, axis=0), ROWS)
+    item = tl.program_id(0)
+    step = tl.num_programs(0)
+    start = 0
+    end = num_rows
+    if ALIGNMENT > 0:
+        # The second grid axis is the expert: two loads say where its rows begin and end.
+        expert = tl.program_id(1)
+        before = tl.load(ends_ptr + expert - 1, mask=expert > 0, other=0)
+        end = tl.load(ends_ptr + expert)
+        start = tl.cdiv(before, ALIGNMENT) * ALIGNMENT
+    row = tl.arange(0, ROWS)
+    col = tl.arange(0, 128)
+    x_tile = row[:, None] * (2 * N2) + col[None, :]
+    q_tile = row[:, None] * N2 + col[None, :]
+    # One of the eight or sixteen lanes that share a row writes its scale from its register; the
+    # detour hides from Triton a run of addresses that would send it through shared memory.
+    lane = tl.arange(0, LANES)
+    writer = (lane == 0)[None, :]
+    s_tile = (row * 3 // 3)[:, None] + lane[None, :]
+    total = tl.cdiv(tl.maximum(end - start, 0), ROWS) * BLOCKS
+    if ONE_ITEM:
+        trips: tl.constexpr = 1
     else:
-        groups = num_rows // ROWS
-    cols = tl.arange(0, 128)
-    for item in tl.range(tl.program_id(0), groups * BLOCKS, tl.num_programs(0)):
-        block = item % BLOCKS
-        first = item // BLOCKS * ROWS
-        rows = first + tl.arange(0, ROWS)
-        rows64 = rows.to(tl.int64)
-        at = rows64[:, None] * (2 * N2) + block * 128 + cols[None, :]
-        if EXPERTS > 0:
-            # The expert that owns these rows is the first whose padded end lies beyond them.
-            end = tl.min(tl.where(padded_ends > first, ends, _FAR), axis=0)
-            live = rows < end
-            gate = tl.load(x_ptr + at, mask=live[:, None], other=0)
-            up = tl.load(x_ptr + at + N2, mask=live[:, None], other=0)
+        trips = tl.cdiv(tl.maximum(total - item, 0), step)
+    for trip in tl.range(0, trips):
+        at = item + trip * step
+        block = at % BLOCKS
+        first = start + at // BLOCKS * ROWS
+        x_at = x_ptr + (first.to(tl.int64) * (2 * N2) + block * 128)
+        if ALIGNMENT > 0:
+            live = row < end - first
+            gate = tl.load(x_at + x_tile, mask=live[:, None], other=0)
+            up = tl.load(x_at + N2 + x_tile, mask=live[:, None], other=0)
         else:
-            gate = tl.load(x_ptr + at)
-            up = tl.load(x_ptr + at + N2)
+            gate = tl.load(x_at + x_tile)
+            up = tl.load(x_at + N2 + x_tile)
         if HAS_CLAMP:
             gate = tl.minimum(gate.to(tl.float32), clamp_limit).to(dtype)
             up = tl.clamp(up.to(tl.float32), -clamp_limit, clamp_limit).to(dtype)
         gate32 = gate.to(tl.float32)
-        glu = (gate32 / (1.0 + tl.exp(-gate32 * alpha))).to(dtype)
+        glu = (gate32 / (1.0 + _exp2(-gate32 * alpha * _LOG2E))).to(dtype)
         shifted = (up.to(tl.float32) + beta).to(dtype)
         v = (glu * shifted).to(tl.float32)
         amax = tl.maximum(tl.max(tl.abs(v), axis=1), eps)
         scale = amax * (1.0 / _FP8_MAX)
         if UE8M0:
             scale = tl.math.exp2(tl.ceil(tl.log2(scale)))
-        codes = tl.clamp(v / scale[:, None], -_FP8_MAX, _FP8_MAX).to(tl.float8e4nv)
-        q_at = rows64[:, None] * N2 + block * 128 + cols[None, :]
-        s_at = block.to(tl.int64) * scale_stride + rows64
-        if EXPERTS > 0:
-            tl.store(q_ptr + q_at, codes, mask=live[:, None])
-            tl.store(s_ptr + s_at, scale, mask=live)
+        if PLAIN_SCALE:
+            ratio = v * _rcp(scale)[:, None]
         else:
-            tl.store(q_ptr + q_at, codes)
-            tl.store(s_ptr + s_at, scale)
+            ratio = v / scale[:, None]
+        codes = tl.clamp(ratio, -_FP8_MAX, _FP8_MAX).to(tl.float8e4nv)
+        q_at = q_ptr + (first.to(tl.int64) * N2 + block * 128)
+        s_at = s_ptr + (block.to(tl.int64) * scale_stride + first)
+        scales = tl.broadcast_to(scale[:, None], (ROWS, LANES))
+        if ALIGNMENT > 0:
+            tl.store(q_at + q_tile, codes, mask=live[:, None])
+            tl.store(s_at + s_tile, scales, mask=live[:, None] & writer)
+        else:
+            tl.store(q_at + q_tile, codes)
+            tl.store(s_at + s_tile, scales, mask=writer)

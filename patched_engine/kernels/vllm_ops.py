@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import torch
@@ -11,10 +12,22 @@ from patched_engine.kernels.spec import GROUP, ROW_ALIGN, KernelInputError
 SUPPORTED_DTYPES = (torch.bfloat16, torch.float16)
 MAX_EXPERTS = 1024
 VECTOR_BYTES = 16
-# CTAs a multiprocessor gets at most; the rest of the rows come by the grid-stride loop.
-CTAS_PER_SM = 64
 ROWS = 8
-WARPS = 2
+# Below it a scale could be subnormal, where one reciprocal a row is no longer an exact stand-in.
+LEAST_PLAIN_EPS = 1e-30
+# The grid grows with the square root of the work, as in plan.py; the rest comes by a loop.
+CTAS_PER_SM_PER_ROOT_ITEM = 0.5
+MIN_CTAS_PER_SM = 32
+MAX_CTAS_PER_SM = 128
+WARPS = 4
+
+
+def plan_colmajor(rows: int, intermediate: int, experts: int, sm_count: int) -> int:
+    """CTAs an expert for ``rows`` x ``intermediate`` outputs over ``experts``."""
+    items = rows // ROWS * (intermediate // GROUP)
+    per_sm = CTAS_PER_SM_PER_ROOT_ITEM * math.sqrt(items)
+    bounded = min(max(per_sm, MIN_CTAS_PER_SM), MAX_CTAS_PER_SM)
+    return max(1, min(-(-items // experts), int(sm_count * bounded) // experts))
 
 
 @cache
@@ -117,15 +130,14 @@ def launch(
         output = torch.empty((rows, intermediate), dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty((intermediate // GROUP, rows), dtype=torch.float32, device=x.device)
     index = x.device.index if x.device.index is not None else torch.cuda.current_device()
-    items = rows // ROWS * (intermediate // GROUP)
-    experts = expert_ends.numel() if expert_ends is not None else 0
-    silu_mul_quant_kernel[(min(items, _sm_count(index) * CTAS_PER_SM),)](
+    experts = expert_ends.numel() if expert_ends is not None else 1
+    grid = plan_colmajor(rows, intermediate, experts, _sm_count(index))
+    silu_mul_quant_kernel[(grid, experts)](
         x,
         output,
         scales,
         expert_ends if expert_ends is not None else scales,
         rows,
-        experts,
         rows,
         eps,
         clamp_limit if clamp_limit is not None else 0.0,
@@ -135,8 +147,10 @@ def launch(
         ROWS=ROWS,
         UE8M0=use_ue8m0,
         HAS_CLAMP=clamp_limit is not None,
-        EXPERTS=1 << (experts - 1).bit_length() if experts else 0,
         ALIGNMENT=expert_alignment,
+        PLAIN_SCALE=eps >= LEAST_PLAIN_EPS,
+        LANES=4 * WARPS,
+        ONE_ITEM=expert_ends is None and grid == rows // ROWS * (intermediate // GROUP),
         num_warps=WARPS,
     )
     return output, scales.transpose(0, 1)

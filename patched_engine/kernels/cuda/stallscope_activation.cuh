@@ -7,6 +7,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstdint>
 
 namespace stallscope {
@@ -33,6 +34,7 @@ namespace detail {
 constexpr int kGroup = 128;
 constexpr int kRowsPerPass = 4;
 constexpr int kWarpsPerCta = 4;
+constexpr bool kPrefetch = false;  // ask for the next item before this one is computed
 constexpr float kNegLog2e = -1.4426950408889634f;
 constexpr float kTwoM32 = 0x1p-32f;
 constexpr float kInv448 = 1.0f / 448.0f;
@@ -67,9 +69,9 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return r;
 }
 
-__device__ __forceinline__ uint4 load_streaming(uint8_t const* address) {
+__device__ __forceinline__ uint4 load_vector(uint8_t const* address) {
   uint4 r;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
                : "l"(address));
   return r;
@@ -139,6 +141,8 @@ __device__ __forceinline__ void requantize(uint4 linear, uint4 gate, float su, f
   float v[16];
   float amax = 0.0f;
   float const gate_slope = sg * c.slope;
+  float const linear_scale = su * kTwoM32, linear_limit = c.limit * kTwoM32,
+              linear_beta = c.beta * kTwoM32;
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
     float u[4], g[4];
@@ -148,14 +152,15 @@ __device__ __forceinline__ void requantize(uint4 linear, uint4 gate, float su, f
     for (int i = 0; i < 4; ++i) {
       float value;
       if constexpr (kHasControls) {
-        float gs = g[i] * sg, us = u[i] * su;
+        // The linear half carries 2^-32 (in its scale, limit and beta), the sigmoid 2^32.
+        float gs = g[i] * sg, us = u[i] * linear_scale;
         if (has_limit) {
           // fmin and fmax keep the number when the other is NaN: a NaN becomes the limit.
           gs = fminf(gs, c.limit);
-          us = fmaxf(fminf(us, c.limit), -c.limit);
+          us = fmaxf(fminf(us, linear_limit), -linear_limit);
         }
         float const sigmoid = reciprocal(kTwoM32 + exp2_approx(fmaf(gs, c.slope, -32.0f)));
-        value = (gs * (sigmoid * kTwoM32)) * (us + c.beta);
+        value = (gs * sigmoid) * (us + linear_beta);
       } else {
         // Carries 2^32 and neither input scale: they are per row, so they join afterwards.
         float const sigmoid = reciprocal(kTwoM32 + exp2_approx(fmaf(g[i], gate_slope, -32.0f)));
@@ -171,9 +176,12 @@ __device__ __forceinline__ void requantize(uint4 linear, uint4 gate, float su, f
     scale = fmaxf(amax * kInv448, kMinScale);
     factor = reciprocal(scale);
   } else {
-    // One scale at a time, so that neither their product nor its reciprocal underflows.
-    scale = fmaxf((amax * fabsf(su)) * (fabsf(sg) * (kTwoM32 * kInv448)), kMinScale);
-    factor = (su * reciprocal(scale)) * (sg * kTwoM32);
+    // The larger scale meets the constants and the smaller one the maximum, so that no
+    // intermediate leaves fp32's range unless the result does.
+    bool const linear_larger = fabsf(su) >= fabsf(sg);
+    float const larger = linear_larger ? su : sg, smaller = linear_larger ? sg : su;
+    scale = fmaxf((amax * fabsf(smaller)) * (fabsf(larger) * (kTwoM32 * kInv448)), kMinScale);
+    factor = (reciprocal(scale) * (larger * kTwoM32)) * smaller;
     // A zero block must give 0 (not inf * 0); a non-finite input scale must give NaN.
     factor = (amax > 0.0f ? factor : 0.0f) + (su * 0.0f + sg * 0.0f);
   }
@@ -185,6 +193,14 @@ __device__ __forceinline__ void requantize(uint4 linear, uint4 gate, float su, f
   }
   codes = make_uint4(words[0], words[1], words[2], words[3]);
 }
+
+// One item's rows as they come from memory: this lane's 16 bytes of each half, and both scales.
+template <int kPasses>
+struct Loaded {
+  uint4 linear[kPasses], gate[kPasses];
+  float su[kPasses], sg[kPasses];
+  uint32_t limit;
+};
 
 template <bool kHasControls, bool kUsePdl, int kRows>
 __global__ void __launch_bounds__(kWarpsPerCta * 32)
@@ -203,41 +219,54 @@ __global__ void __launch_bounds__(kWarpsPerCta * 32)
   int64_t const gate_offset = p.intermediate, gate_scales = blocks.divisor * stride;
   uint32_t const warps = gridDim.x * kWarpsPerCta;
   bool const has_limit = kHasControls && p.limit != nullptr;
-  for (uint32_t item = blockIdx.x * kWarpsPerCta + threadIdx.x / 32; item < items; item += warps) {
+
+  auto const fetch = [&](uint32_t item, Loaded<kPasses>& into) {
     uint32_t const group = blocks.quotient(item), block = item - group * blocks.divisor;
-    uint32_t const tile = sub.quotient(group);
-    uint32_t const limit = static_cast<uint32_t>(p.row_limit[tile]);
-    uint32_t const first = group * kRows;
-    if (first >= limit) continue;  // a whole group of padding; the same for all the warp's lanes
-    Controls const controls = load_controls<kHasControls>(p, tile);
-    uint4 linear[kPasses], gate[kPasses];
-    float su[kPasses], sg[kPasses];
+    into.limit = item < items ? static_cast<uint32_t>(p.row_limit[sub.quotient(group)]) : 0;
+    uint8_t const* at = p.in + (group * kRows + row_in_pass) * (2 * gate_offset) +
+                        block * kGroup + column;
+    float const* scale_at = p.in_scales + block * stride + group * kRows + row_in_pass;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      uint32_t const row = first + pass * kRowsPerPass + row_in_pass;
-      linear[pass] = gate[pass] = make_uint4(0, 0, 0, 0);
-      su[pass] = sg[pass] = 0.0f;
-      if (row < limit) {
-        uint8_t const* at = p.in + row * (2 * gate_offset) + block * kGroup + column;
-        float const* scale_at = p.in_scales + block * stride + row;
-        linear[pass] = load_streaming(at);
-        gate[pass] = load_streaming(at + gate_offset);
-        su[pass] = scale_at[0];
-        sg[pass] = scale_at[gate_scales];
+      into.linear[pass] = into.gate[pass] = make_uint4(0, 0, 0, 0);
+      into.su[pass] = into.sg[pass] = 0.0f;
+      if (group * kRows + pass * kRowsPerPass + row_in_pass < into.limit) {
+        into.linear[pass] = load_vector(at + pass * kRowsPerPass * 2 * gate_offset);
+        into.gate[pass] = load_vector(at + pass * kRowsPerPass * 2 * gate_offset + gate_offset);
+        into.su[pass] = scale_at[pass * kRowsPerPass];
+        into.sg[pass] = scale_at[pass * kRowsPerPass + gate_scales];
       }
     }
+  };
+
+  uint32_t item = blockIdx.x * kWarpsPerCta + threadIdx.x / 32;
+  Loaded<kPasses> now;
+  if (kPrefetch && item < items) fetch(item, now);
+  for (; item < items; item += warps) {
+    Loaded<kPasses> next;
+    if constexpr (kPrefetch) {
+      fetch(item + warps, next);  // on its way while this item is computed
+    } else {
+      fetch(item, now);
+    }
+    uint32_t const group = blocks.quotient(item), block = item - group * blocks.divisor;
+    if (group * kRows < now.limit) {  // else a whole group of padding, the same for every lane
+    Controls const controls = load_controls<kHasControls>(p, sub.quotient(group));
+    uint8_t* out = p.out + (group * kRows + row_in_pass) * gate_offset + block * kGroup + column;
+    float* out_scales = p.out_scales + block * stride + group * kRows + row_in_pass;
 #pragma unroll
     for (int pass = 0; pass < kPasses; ++pass) {
-      uint32_t const row = first + pass * kRowsPerPass + row_in_pass;
       uint4 codes;
       float scale;
-      requantize<kHasControls>(linear[pass], gate[pass], su[pass], sg[pass], controls, has_limit,
-                               codes, scale);
-      if (row < limit) {
-        *reinterpret_cast<uint4*>(p.out + row * gate_offset + block * kGroup + column) = codes;
-        if ((lane & 7) == 0) p.out_scales[block * stride + row] = scale;
+      requantize<kHasControls>(now.linear[pass], now.gate[pass], now.su[pass], now.sg[pass],
+                               controls, has_limit, codes, scale);
+      if (group * kRows + pass * kRowsPerPass + row_in_pass < now.limit) {
+        *reinterpret_cast<uint4*>(out + pass * kRowsPerPass * gate_offset) = codes;
+        if ((lane & 7) == 0) out_scales[pass * kRowsPerPass] = scale;
       }
     }
+    }
+    if constexpr (kPrefetch) now = next;
   }
 }
 
@@ -260,9 +289,10 @@ cudaError_t launch_as(ActivationParams const& p, int grid, cudaStream_t stream) 
 }  // namespace detail
 
 constexpr int kRowsPerItem = 8;
-constexpr int kItemsPerWarp = 4;
-constexpr int kMinCtasPerSm = 8;
-constexpr int kMaxCtasPerSm = 32;
+// CTAs a multiprocessor gets: so many times the square root of the items, within two bounds, so that
+// an estimate that is 8 times off moves the grid by less than 3.
+constexpr double kCtasPerSmPerRootItem = 0.1875;
+constexpr double kMinCtasPerSm = 16.0, kMaxCtasPerSm = 40.0;
 
 // Whether launch() takes this call; false leaves it to the engine's own kernel.
 inline bool supported(ActivationParams const& p) {
@@ -282,10 +312,10 @@ inline bool supported(ActivationParams const& p) {
 inline int grid_for(ActivationParams const& p, int sm_count) {
   int64_t const rows = p.expected_rows > 0 ? p.expected_rows : 1;
   int64_t const items = (rows + kRowsPerItem - 1) / kRowsPerItem * (p.intermediate / detail::kGroup);
-  int64_t const per_cta = int64_t{kItemsPerWarp} * detail::kWarpsPerCta;
-  int64_t const wanted = (items + per_cta - 1) / per_cta;
-  int64_t const least = int64_t{sm_count} * kMinCtasPerSm, most = int64_t{sm_count} * kMaxCtasPerSm;
-  return static_cast<int>(wanted < least ? least : (wanted > most ? most : wanted));
+  double const per_sm = kCtasPerSmPerRootItem * std::sqrt(static_cast<double>(items));
+  double const bounded = per_sm < kMinCtasPerSm ? kMinCtasPerSm
+                                                : (per_sm > kMaxCtasPerSm ? kMaxCtasPerSm : per_sm);
+  return static_cast<int>(sm_count * bounded);
 }
 
 // Launch on `stream`; no synchronization, no allocation, so a CUDA graph can capture it.
