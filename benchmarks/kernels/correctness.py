@@ -249,3 +249,44 @@ def table(run: Runner, *, dtypes: tuple[torch.dtype, ...], quick: bool = False) 
         case = f"{kind}, tile {tile}, I {size}, {name}{', OAI' if controls else ''}"
         verdicts.append(judge(case, run, routing, buffers, size))
     return verdicts
+
+
+def one_graph_over_new_routings(run: Runner, *, intermediate: int = 1024) -> bool:
+    """Capture one launch, replay it with other routings in the same buffers, none and all included.
+
+    True when every replay equals a fresh launch bit for bit, padding included.
+    """
+    generator = torch.Generator(device="cuda").manual_seed(3)
+    tokens, tile = 512, 32
+    kinds = ("uniform", "skewed", "remote", "skewed", "uniform")
+    counts = [make_counts(tokens, kind, seed) for seed, kind in enumerate(kinds)]
+    routings = [make_routing(tokens, each, tile, 1) for each in counts]
+    fullest = max(routings, key=lambda routing: routing.padded_rows)
+    buffers = make_buffers(fullest, intermediate, torch.float8_e4m3fn, generator)
+    stage = make_routing(tokens, counts[0], tile, 1)
+
+    def load(routing: Routing) -> None:
+        for name in ("num_ctas", "total_rows", "mn_limit", "expert_of_tile", "row_of_slot"):
+            getattr(stage, name).copy_(getattr(routing, name))
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run(stage, buffers, intermediate)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        run(stage, buffers, intermediate)
+    for routing in routings:
+        load(routing)
+        _poison(buffers)
+        graph.replay()
+        torch.cuda.synchronize()
+        replayed = buffers.y.view(torch.uint8).clone(), buffers.ys.view(torch.int32).clone()
+        _poison(buffers)
+        run(routing, buffers, intermediate)
+        torch.cuda.synchronize()
+        if not torch.equal(replayed[0], buffers.y.view(torch.uint8)):
+            return False
+        if not torch.equal(replayed[1], buffers.ys.view(torch.int32)):
+            return False
+    return True

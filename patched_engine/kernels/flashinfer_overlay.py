@@ -6,8 +6,8 @@ FlashInfer's fused MoE launches its activation inside a C++ runner that is built
 sources in its wheel. This copies that package, checks its version, the three files' digests and
 every anchor, and only then edits the copy. The installed package is never touched.
 
-The whole runner also needs cubins and headers that FlashInfer downloads and its wheel leaves out, so
-its build is a documented command (``BUILD_COMMAND``) that has NOT been run here.
+The whole runner also needs cubins and headers that FlashInfer downloads and its wheel leaves out,
+so its build is a documented command (``BUILD_COMMAND``) that has NOT been run here.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ EDITS = (
     Edit(
         RUNNER_FILE,
         "  activationData.tileTokensDim = workspace.ProjUpTileN;\n",
-        "  if (isGatedActivation(args.activation_type)) {  // stallscope: else its own kernel runs\n"
+        "  if (isGatedActivation(args.activation_type)) {  // else its own kernel runs\n"
         "    activationData.stallscopeNumTiles = workspace.num_non_exiting_ctas;\n"
         "    activationData.stallscopeRowLimit = workspace.cta_idx_xy_to_mn_limit;\n"
         "    activationData.stallscopeExpectedRows =\n"

@@ -118,7 +118,7 @@ def swiglu_requant_kernel(
                 else:
                     u = u * _TWO_M32
                 if HAS_LIMIT:
-                    # minimum/maximum keep the number when the other is NaN: a NaN becomes the limit.
+                    # minimum and maximum keep the number beside a NaN: a NaN becomes the limit.
                     bound = tl.load(limit_ptr + expert)
                     g = tl.minimum(g, bound)
                     bound = bound * _TWO_M32
