@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from patched_engine.kernels import aot  # noqa: E402
+from patched_engine.kernels import aot
 
 # 128 threads a CTA: 32 registers let 16 CTAs share a multiprocessor, 48 let 10.
 PLAIN_REGISTERS, CONTROL_REGISTERS = 32, 48
@@ -17,9 +17,7 @@ PLAIN_REGISTERS, CONTROL_REGISTERS = 32, 48
 @pytest.mark.parametrize("architecture", aot.TRITON_ARCHITECTURES)
 @pytest.mark.parametrize("fp8_input", [True, False])
 @pytest.mark.parametrize("controls", [False, True])
-def test_spec_a_compiles_wide_and_small(
-    architecture: int, fp8_input: bool, controls: bool
-) -> None:
+def test_spec_a_compiles_wide_and_small(architecture: int, fp8_input: bool, controls: bool) -> None:
     built = aot.compile_activation(architecture, fp8_input=fp8_input, controls=controls)
     assert built.registers <= (CONTROL_REGISTERS if controls else PLAIN_REGISTERS)
     assert built.spill_bytes == built.stack_bytes == built.local_accesses == 0

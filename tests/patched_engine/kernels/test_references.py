@@ -99,7 +99,7 @@ def test_spec_a_infinite_value_gives_an_infinite_scale() -> None:
 
 
 def test_spec_a_oai_controls_by_hand() -> None:
-    """limit 3: g = min(4, 3), u = clamp(-8) = -3; v = 3 * sigmoid(2 * 3) * (-3 + 1) = -6 sigmoid."""
+    """limit 3: g = min(4, 3), u = clamp(-8) = -3; v = 3 * sigmoid(2 * 3) * (-3 + 1)."""
     one = torch.ones(1)
     codes, scales = swiglu_requant_reference(
         _row(-8.0, 4.0), torch.ones(1, 2), alpha=2 * one, beta=one, limit=3 * one
