@@ -43,8 +43,9 @@ static int connected(struct worker *w, struct batch *b, char *why) {
     int late = w->fd < 0 && !c->stop && w->attempt == attempt && now_ns() >= c->down_until;
     snprintf(why, DETAIL, "%s", late ? "no connection within the connect deadline" : c->reason);
     w->wants = 0;
+    int done = w->fd >= 0;
     pthread_mutex_unlock(&c->lock);
-    return w->fd >= 0;
+    return done;
 }
 static const char *in_words(int result) {
     return result == LOST ? "the connection was cut before the reply was whole"
@@ -62,8 +63,8 @@ static void run(struct worker *w, struct tile *t) {
             settle_rest(b, head, t->end, DEADLINE, "not finished within the total deadline");
             return;
         }
-        if (sent == head && w->fd >= 0 && stale(w)) drop(w);
-        if (w->fd < 0 && !connected(w, b, why)) {
+        if (sent == head && connection(w) >= 0 && stale(w)) drop(w);
+        if (connection(w) < 0 && !connected(w, b, why)) {
             int closed = w->core->stop;
             settle_rest(b, head, t->end, closed ? CLOSED : UNREACHABLE, closed ? OVER : why);
             return;
@@ -252,13 +253,17 @@ API uint32_t resp_core_drain(struct core *c, int lane, struct batch **out, uint3
     pthread_mutex_unlock(&c->lock);
     return n;
 }
-/* Blocks until a worker wants a connection and returns its index; -1 when closing. */
+/* Blocks until a worker wants a connection and returns its index; -1 when closing. Once the server
+   is known to be there, those without one get theirs before they need it: a batch then waits for
+   no Python thread. */
 API int resp_core_wanted(struct core *c) {
     int found = -1;
     pthread_mutex_lock(&c->lock);
     while (!c->stop && found < 0) {
         for (int i = 0; i < c->count && found < 0; i++)
             if (c->workers[i].wants && c->workers[i].fd < 0) found = i;
+        for (int i = 0; c->warm && i < c->count && found < 0; i++)
+            if (c->workers[i].fd < 0) found = i;
         if (found < 0) pthread_cond_wait(&c->wanted, &c->lock);
     }
     if (found >= 0) c->workers[found].wants = 0;
@@ -273,8 +278,9 @@ API int resp_core_attach(struct core *c, int index, int fd) {
     pthread_mutex_lock(&c->lock);
     int taken = !c->stop && c->workers[index].fd < 0;
     if (taken) {
-        c->workers[index].fd = fd;
+        __atomic_store_n(&c->workers[index].fd, fd, __ATOMIC_RELEASE);
         c->down_until = 0;
+        c->warm = 1;
         pthread_cond_broadcast(&c->attached);
     }
     pthread_mutex_unlock(&c->lock);
@@ -286,6 +292,7 @@ API void resp_core_refuse(struct core *c, int index, const char *reason, int64_t
     snprintf(c->reason, DETAIL, "%s", reason);
     c->down_until = later(now_ns(), pause_ns);
     c->workers[index].attempt++;
+    c->warm = 0;
     pthread_cond_broadcast(&c->attached);
     pthread_mutex_unlock(&c->lock);
 }

@@ -51,7 +51,8 @@ struct lane { struct batch *first, **last; int wake; };
 struct worker {
     struct core *core;
     pthread_t thread;
-    int fd, wants, attempt;
+    int fd;                    /* set by Python's thread, under the lock; read by connection() */
+    int wants, attempt;
     int64_t mark;              /* when the reply now awaited became the next one */
     size_t start, end;         /* unread bytes of `input` */
     char *input, *output;
@@ -65,6 +66,7 @@ struct core {
     struct worker *workers;
     pthread_t timekeeper;
     int count, stop, lane_count;
+    int warm;                  /* the last attempt to connect succeeded */
     int64_t down_until;
     uint64_t drain_bytes, window_bytes, low_water;
     char reason[DETAIL];
@@ -78,6 +80,7 @@ static inline int64_t now_ns(void) {
 static inline int64_t later(int64_t from, int64_t span) {
     return span >= NEVER - from ? NEVER : from + span;
 }
+static inline int connection(struct worker *w) { return __atomic_load_n(&w->fd, __ATOMIC_ACQUIRE); }
 static inline int64_t sooner(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* replies.c: what a key ended as. */

@@ -66,8 +66,9 @@ int send_all(struct worker *w, struct iovec *v, size_t count, int64_t at) {
 void drop(struct worker *w) {
     pthread_mutex_lock(&w->core->lock);
     if (w->fd >= 0) close(w->fd);
-    w->fd = -1;
     w->start = w->end = 0;
+    __atomic_store_n(&w->fd, -1, __ATOMIC_RELEASE);
+    pthread_cond_signal(&w->core->wanted);
     pthread_mutex_unlock(&w->core->lock);
 }
 /* True when an idle connection has something to read: its end, or an answer nobody asked for. */
