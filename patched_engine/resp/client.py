@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import os
 import threading
 import time
@@ -98,22 +99,33 @@ class RespClient:
 
     def get(self, keys: Sequence[Key], buffers: Sequence[BytesLike]) -> Results:
         """Each value into its buffer, which must be exactly as long as the value, in bytes."""
-        return self._call(self._batch(Kind.GET, keys, buffers, None))
+        return self.call(Kind.GET, keys, buffers)
 
     def set(self, keys: Sequence[Key], buffers: Sequence[BytesLike]) -> Results:
         """Each buffer's bytes under its key."""
-        return self._call(self._batch(Kind.SET, keys, buffers, None))
+        return self.call(Kind.SET, keys, buffers)
 
     def exists(self, keys: Sequence[Key]) -> Results:
         """VALUE for a key that is there, MISS for one that is not."""
-        return self._call(self._batch(Kind.EXISTS, keys, (), None))
+        return self.call(Kind.EXISTS, keys)
 
     def delete(self, keys: Sequence[Key]) -> Results:
         """VALUE for a key that was deleted, MISS for one that was not there.
 
         A DEL that was sent and never answered is sent again, so MISS may mean deleted just before.
         """
-        return self._call(self._batch(Kind.DEL, keys, (), None))
+        return self.call(Kind.DEL, keys)
+
+    def call(
+        self,
+        kind: Kind,
+        keys: Sequence[Key],
+        buffers: Sequence[BytesLike] = (),
+        *,
+        deadlines: Deadlines | None = None,
+    ) -> Results:
+        """Any command, with the client's deadlines or those given; blocks until it is done."""
+        return self._call(self._batch(kind, keys, buffers, deadlines))
 
     # The face for futures, and the one for asyncio.
 
@@ -277,7 +289,9 @@ class RespClient:
             ]
         for pending, results in done:
             if pending.deliver is not None:
-                pending.deliver(results)
+                # A future whose loop was closed has nobody waiting; the others here do have.
+                with contextlib.suppress(RuntimeError):
+                    pending.deliver(results)
 
 
 _clients: weakref.WeakSet[RespClient] = weakref.WeakSet()

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from patched_engine.resp.pure import PureEngine
 
 _FOREVER: Final = float("inf")
-_LARGE_BYTES: Final = 16384
 _VERBS: Final = {
     Kind.GET: b"*2\r\n$3\r\nGET\r\n",
     Kind.SET: b"*3\r\n$3\r\nSET\r\n",

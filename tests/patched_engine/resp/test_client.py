@@ -186,6 +186,44 @@ def test_every_face_from_many_threads_and_loops(make_client: MakeClient, url: st
     assert failures == []
 
 
+def test_a_loop_closed_with_an_await_in_flight_costs_the_next_loop_nothing(
+    make_client: MakeClient,
+) -> None:
+    released = threading.Event()
+
+    def script(peer: Peer) -> None:
+        while True:
+            if peer.command()[1] == b"slow":
+                released.wait(5)
+            peer.send(b":1\r\n")
+
+    with fake_server(script) as server:
+        client = make_client(server.url, connections=2)
+        first = asyncio.new_event_loop()
+        task = first.create_task(client.aexists(["slow"]))
+        first.run_until_complete(asyncio.sleep(0.1))
+        first.close()
+
+        async def again() -> list[bool]:
+            asking = [asyncio.ensure_future(client.aexists([f"k{i}"])) for i in range(20)]
+            await asyncio.sleep(0)
+            released.set()
+            return [(await one)[0].ok for one in asking]
+
+        assert asyncio.run(again()) == [True] * 20
+        assert not client._pending
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+def test_deadlines_of_one_call(make_client: MakeClient) -> None:
+    with fake_server(stall) as server:
+        client = make_client(server.url)
+        begin = time.monotonic()
+        (result,) = client.call(Kind.EXISTS, ["k"], deadlines=Deadlines(1, 0.2, 1))
+        assert result.outcome is Outcome.DEADLINE
+        assert time.monotonic() - begin < 1
+
+
 def test_a_cancelled_await_ends_when_its_buffer_is_no_longer_touched(
     make_client: MakeClient,
 ) -> None:
