@@ -17,7 +17,7 @@ from detectors import ALL_RULES
 from exporters.evaluator import Evaluator
 
 ROOT = Path(__file__).resolve().parents[2]
-# Rank 1 comes 5 ms late; the ranks meet through files, which costs nothing of the engine's.
+# Rank 1 comes 20 ms late; the ranks meet through files, which costs nothing of the engine's.
 _WORKER = """
 import json, sys, time
 from pathlib import Path
@@ -33,13 +33,14 @@ _, ring = page.new_ring()
 stamps = []
 op, basis = layout.OP_INDEX["all_gather"], layout.BASIS_INDEX["host"]
 for sequence in range(1, 31):
-    time.sleep(0.005 if rank == 1 else 0)
+    time.sleep(0.02 if rank == 1 else 0)
+    arrived = time.monotonic()
     offset = ring.begin(op, basis, sequence, 100)
-    stamps.append(time.monotonic())
     (folder / f"{sequence}.{rank}").touch()
     while not all((folder / f"{sequence}.{r}").exists() for r in range(size)):
         time.sleep(0.0002)
     ring.end(offset)
+    stamps.append(time.monotonic() - arrived)
 page.add(layout.COUNTER_INDEX["steps"], 30)
 page.operation(layout.KIND_INDEX["store"], layout.TIER_INDEX["l1"], 1, 2, 256, 1, 99, 1)
 page.submit("lookup", 3_000_000_000, 2, "first-key", (5,))
@@ -86,8 +87,9 @@ def test_what_was_written_is_what_is_read(tmp_path):
     [group] = engine.groups
     [total] = group.totals
     assert (total.count, group.unjoined) == (30, 0)
-    outside = sum(max(0.0, late - early) for early, late in zip(*stamps, strict=True))
-    assert total.charged_seconds[1] == pytest.approx(outside, rel=0.1, abs=0.005)
+    # The definition, d - min d, on stamps taken outside the page: a busy machine stretches both.
+    outside = sum(max(0.0, early - late) for early, late in zip(*stamps, strict=True))
+    assert total.charged_seconds[1] == pytest.approx(outside, rel=0.1)
 
 
 def _until(evaluator, wanted, limit_seconds):
