@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from patched_engine.resp import ConnectError, Deadlines, Kind, Outcome
+from patched_engine.resp import ConnectError, Deadlines, Kind, Outcome, RespClient
 from tests.patched_engine.resp.conftest import MakeClient
 from tests.patched_engine.resp.fake_server import Peer, bulk, fake_server
 
@@ -238,6 +238,24 @@ def test_a_deadline_closes_only_its_own_connection(make_client: MakeClient) -> N
         assert (got, buffers[1]) == (["DEADLINE", "VALUE"], VALUE)
         assert outcomes(client, ["a", "b", "c", "d"])[0] == ["VALUE"] * 4
         assert server.connections <= before + 2
+
+
+def test_once_the_server_answers_every_connection_is_made_before_it_is_needed() -> None:
+    def script(peer: Peer) -> None:
+        while True:
+            peer.command()
+            peer.send(b":1\r\n")
+
+    with fake_server(script) as server, RespClient(server.url, connections=6) as client:
+        if client.status.name != "compiled":
+            pytest.skip("the pure engine's threads connect by themselves")
+        assert client.exists(["one key needs one connection"])[0].ok
+        deadline = time.monotonic() + 5
+        while server.connections < 6 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert server.connections == 6
+        assert client.exists([f"k{i}" for i in range(6)])[5].ok
+        assert server.connections == 6
 
 
 def test_the_total_deadline_bounds_a_batch_of_many_slow_keys(make_client: MakeClient) -> None:
