@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -110,13 +111,16 @@ def main() -> int:
         checks.append(
             f"- spec (B): {len(equal) - len(unequal)} of {len(equal)} cases bit-equal to vLLM's own"
         )
+        problem = colmajor.replacement_runs_ours()
+        checks.append(
+            f"- vLLM replacement at every shape of (B): {problem or 'every call ran ours'}"
+        )
+        wrong += [f"vLLM replacement: {problem}"] if problem else []
     else:
         checks.append("- spec (B): not compared, vLLM's module is not in the rivals' folder")
     for tool, closing in ({} if quick else sanitize.watch(overlay)).items():
         checks.append(f"- compute-sanitizer {tool}: {closing}")
-        if not closing.startswith("not run") and " 0 errors" not in closing.replace(
-            "(0 errors", " 0 errors"
-        ).replace("SUMMARY: 0", " 0"):
+        if not closing.startswith("not run") and not re.search(r"\b0 errors", closing):
             wrong.append(f"compute-sanitizer {tool}: {closing}")
     print("\n".join(checks), flush=True)
     records = _timing_runs(overlay, 1 if quick else RUNS)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +13,12 @@ import torch
 
 from benchmarks.kernels import rivals
 from benchmarks.kernels.timing import graph_seconds, sets_for
+from patched_engine.kernels import vllm_activation
+from patched_engine.kernels.vllm_activation import HOME, SWITCH, USERS
 from patched_engine.kernels.vllm_ops import silu_mul_quant_colmajor
 
 SHAPES = (
-    (128, 2048, 0), (1024, 2048, 0), (8192, 2048, 0), (32768, 2048, 0), (8192, 512, 0),
+    (128, 2048, 0), (256, 2048, 0), (512, 2048, 0), (1024, 2048, 0), (8192, 2048, 0), (32768, 2048, 0), (8192, 512, 0),
     (8192, 7168, 0), (4096, 2048, 32), (8192, 2048, 32), (32768, 2048, 32), (8192, 512, 32),
     (8192, 7168, 32),
 )  # fmt: skip
@@ -108,6 +113,50 @@ def _plant(x: torch.Tensor) -> None:
     x[7] *= 1e-12
 
 
+def replacement_runs_ours() -> str | None:
+    """Put our kernel into a module that holds vLLM's own function, and call it at every shape.
+
+    Returns what went wrong: a refusal, a fallback on a shape that we support, or a count that does
+    not show every call; None when each call ran our kernel.
+    """
+    theirs = rivals.vllm_function()
+    if theirs is None:
+        return "not run: vLLM's module is not in the rivals' folder"
+    module = sys.modules[theirs.__module__]
+    parents = [HOME.rsplit(".", depth)[0] for depth in range(1, HOME.count(".") + 1)]
+    names = [HOME, *USERS, *parents]
+    before = {name: sys.modules.get(name) for name in names}
+    switch = os.environ.get(SWITCH)
+    try:
+        for name in parents:
+            sys.modules[name] = types.ModuleType(name)
+        sys.modules[HOME] = module
+        sys.modules[USERS[0]] = types.ModuleType(USERS[0])
+        os.environ[SWITCH] = "1"
+        status = vllm_activation.apply()
+        if not status.applied:
+            return f"refused: {status.reason}"
+        function = getattr(module, rivals.VLLM_NAMES[1])
+        for rows, size, experts in SHAPES:
+            x = torch.randn((rows, 2 * size), device="cuda").to(torch.bfloat16)
+            ends = make_ends(rows, experts, 3).cuda() if experts else None
+            function(
+                input=x, expert_ends=ends, expert_alignment=ALIGNMENT if experts else 0
+            )  # fmt: skip
+        status = vllm_activation.status()
+        if status.fallbacks or status.ours != len(SHAPES):
+            return f"{status.ours} of {len(SHAPES)} calls ran ours; fallbacks {status.fallbacks}"
+        return None
+    finally:
+        vllm_activation.restore()
+        os.environ.pop(SWITCH) if switch is None else os.environ.update({SWITCH: switch})
+        for name, old in before.items():
+            if old is None:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = old
+
+
 def _launcher(
     function: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor], ends: Any
 ) -> Callable[[int], None]:
@@ -128,7 +177,7 @@ def _launcher(
 def measure(record: dict[str, float], generator: torch.Generator, quick: bool) -> None:
     """Seconds of vLLM's function and ours at every shape, each twice, into ``record``."""
     theirs = rivals.vllm_function()
-    for rows, size, experts in SHAPES[:3] if quick else SHAPES:
+    for rows, size, experts in SHAPES[:4] if quick else SHAPES:
         ends = make_ends(rows, experts, 3).cuda() if experts else None
         live = int(live_rows(rows, ends).sum())
         sets = sets_for(live * (5 * size + size // 32))

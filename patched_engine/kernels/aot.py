@@ -97,6 +97,7 @@ def compile_vllm(
     alignment: int = 0,
     use_ue8m0: bool = False,
     has_clamp: bool = False,
+    one_item: bool = False,
     warps: int = 4,
     rows: int = 8,
 ) -> Compiled:
@@ -106,7 +107,7 @@ def compile_vllm(
     types = ["*bf16", "*fp8e4nv", "*fp32", "*i32", *["i32"] * 2, *["fp32"] * 4]
     constants = {
         "N2": intermediate, "ROWS": rows, "UE8M0": use_ue8m0, "HAS_CLAMP": has_clamp,
-        "ALIGNMENT": alignment, "PLAIN_SCALE": True, "LANES": 4 * warps, "ONE_ITEM": False,
+        "ALIGNMENT": alignment, "PLAIN_SCALE": True, "LANES": 4 * warps, "ONE_ITEM": one_item,
     }  # fmt: skip
     return _compile_triton(kernel, types, constants, architecture, warps)
 

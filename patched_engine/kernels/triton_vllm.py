@@ -56,7 +56,7 @@ def silu_mul_quant_kernel(
 
     ALIGNMENT > 0: ends_ptr holds each expert's row end (int32; the grid's second axis), the expert
     starting at the previous end rounded up to ALIGNMENT; other rows are not written.
-    ONE_ITEM: the grid has exactly one program an item, so that no loop is needed.
+    ONE_ITEM: the grid is row groups by column blocks, one program an item and no loop.
     PLAIN_SCALE: every scale is a normal number, so one reciprocal a row divides as exactly.
     """
     BLOCKS: tl.constexpr = N2 // 128
@@ -86,9 +86,13 @@ def silu_mul_quant_kernel(
     else:
         trips = tl.cdiv(tl.maximum(total - item, 0), step)
     for trip in tl.range(0, trips):
-        at = item + trip * step
-        block = at % BLOCKS
-        first = start + at // BLOCKS * ROWS
+        if ONE_ITEM:
+            block = tl.program_id(1)
+            first = item * ROWS
+        else:
+            at = item + trip * step
+            block = at % BLOCKS
+            first = start + at // BLOCKS * ROWS
         x_at = x_ptr + (first.to(tl.int64) * (2 * N2) + block * 128)
         if ALIGNMENT > 0:
             live = row < end - first
@@ -121,4 +125,7 @@ def silu_mul_quant_kernel(
             tl.store(s_at + s_tile, scales, mask=live[:, None] & writer)
         else:
             tl.store(q_at + q_tile, codes)
-            tl.store(s_at + s_tile, scales, mask=writer)
+            if ONE_ITEM:
+                tl.store(s_at + row, scale)
+            else:
+                tl.store(s_at + s_tile, scales, mask=writer)

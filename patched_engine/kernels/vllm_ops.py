@@ -20,6 +20,8 @@ CTAS_PER_SM_PER_ROOT_ITEM = 0.5
 MIN_CTAS_PER_SM = 32
 MAX_CTAS_PER_SM = 128
 WARPS = 4
+# Calls this small wait for memory rather than stream it: twice the warps ask for it sooner.
+WIDE_WARPS, WIDE_ITEMS = 8, range(257, 1025)
 
 
 def plan_colmajor(rows: int, intermediate: int, experts: int, sm_count: int) -> int:
@@ -132,7 +134,11 @@ def launch(
     index = x.device.index if x.device.index is not None else torch.cuda.current_device()
     experts = expert_ends.numel() if expert_ends is not None else 1
     grid = plan_colmajor(rows, intermediate, experts, _sm_count(index))
-    silu_mul_quant_kernel[(grid, experts)](
+    blocks = intermediate // GROUP
+    one_item = expert_ends is None and grid == rows // ROWS * blocks
+    warps = WIDE_WARPS if one_item and rows // ROWS * blocks in WIDE_ITEMS else WARPS
+    shape = (rows // ROWS, blocks) if one_item else (grid, experts)
+    silu_mul_quant_kernel[shape](
         x,
         output,
         scales,
@@ -149,9 +155,9 @@ def launch(
         HAS_CLAMP=clamp_limit is not None,
         ALIGNMENT=expert_alignment,
         PLAIN_SCALE=eps >= LEAST_PLAIN_EPS,
-        LANES=4 * WARPS,
-        ONE_ITEM=expert_ends is None and grid == rows // ROWS * (intermediate // GROUP),
-        num_warps=WARPS,
+        LANES=4 * warps,
+        ONE_ITEM=one_item,
+        num_warps=warps,
     )
     return output, scales.transpose(0, 1)
 
