@@ -84,7 +84,9 @@ def main() -> int:
         "L2; times in microseconds.",
         "",
     ]
-    tables = {"Triton op": (contenders.triton_op, (torch.float8_e4m3fn, torch.bfloat16))}
+    tables: dict[str, tuple[correctness.Runner, tuple[torch.dtype, ...]]] = {
+        "Triton op": (contenders.triton_op, (torch.float8_e4m3fn, torch.bfloat16))
+    }
     if overlay:
         loaded = overlay_launcher.load(Path(overlay))
         tables["CUDA overlay"] = (loaded, (torch.float8_e4m3fn,))

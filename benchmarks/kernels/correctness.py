@@ -233,7 +233,7 @@ def cases(quick: bool) -> Iterator[tuple[str, list[int], int, int, int, torch.dt
 
 def table(run: Runner, *, dtypes: tuple[torch.dtype, ...], quick: bool = False) -> list[Verdict]:
     """Every case that ``run`` takes (``dtypes``), judged."""
-    verdicts = []
+    verdicts: list[Verdict] = []
     for kind, counts, tokens, tile, size, dtype, controls, edges in cases(quick):
         if dtype not in dtypes:
             continue

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -89,7 +90,7 @@ def _measure_shape(
 def run_once(overlay_path: str, quick: bool) -> Record:
     """Every timing once; ``overlay_path`` is the built launcher, or empty where nvcc is missing."""
     generator = torch.Generator(device="cuda").manual_seed(SEED)
-    overlay = overlay_launcher.load(overlay_launcher.Path(overlay_path)) if overlay_path else None
+    overlay = overlay_launcher.load(Path(overlay_path)) if overlay_path else None
     record: Record = {}
     for name, tokens, kind, rows, dtype, controls in SHAPES:
         if quick and name not in QUICK_SHAPES:

@@ -33,7 +33,7 @@ def graph_seconds(
     for _ in range(2):
         graph.replay()
     torch.cuda.synchronize()
-    taken = []
+    taken: list[float] = []
     for _ in range(replays):
         start = torch.cuda.Event(enable_timing=True)
         stop = torch.cuda.Event(enable_timing=True)
