@@ -55,6 +55,7 @@ class _Lab:
                 raise SettingsError(
                     f"--engine {settings.engine}: the patches are not built yet; use --engine stock"
                 )
+            _check_incident(settings)
             return _carry_out(args, settings)
         except SettingsError as error:
             print(f"stallscope lab: {error}", file=sys.stderr)
@@ -85,6 +86,15 @@ def _carry_out(args: argparse.Namespace, settings: Settings) -> int:
     except run.RunError as error:
         print(f"stallscope lab: {error}", file=sys.stderr)
         return _FAILED
+
+
+def _check_incident(settings: Settings) -> None:
+    from lab import incidents
+
+    incident = incidents.get(settings.incident)
+    if settings.incident_after_seconds and (incident is None or not incident.can_start_late):
+        late = ", ".join(name for name, i in incidents.INCIDENTS.items() if i.can_start_late)
+        raise SettingsError(f"--incident-after goes with an incident that can begin late: {late}")
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:

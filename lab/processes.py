@@ -76,6 +76,7 @@ class Household:
         self.told: dict[int, int] = {}
         self._janitor: subprocess.Popen[str] | None = None
         self.folder = Path()
+        self._pages: list[str] = []
 
     def __enter__(self) -> Household:
         self._janitor = subprocess.Popen(
@@ -119,6 +120,11 @@ class Household:
         self.told[pid] = janitor.start_ticks(pid)
         self._tell(f"pid {pid} {self.told[pid]}")
 
+    def watch_pages(self, folder: Path) -> None:
+        """Have the pages of this run's processes removed from a folder that is the user's."""
+        self._pages.append(str(folder))
+        self._tell(f"pages {folder}")
+
     def start(
         self,
         command: Sequence[str],
@@ -156,7 +162,7 @@ class Household:
                 self._janitor.kill()
                 self._janitor.wait()
         if ended != 0 and self.folder.name:
-            janitor.sweep(self.told, [str(self.folder)])
+            janitor.sweep(self.told, [str(self.folder)], self._pages)
         for child in self.children:
             child.wait()
 

@@ -118,7 +118,9 @@ class _Run:
 
     def execute(self, binary: str, environment: dict[str, str], pages: int) -> Outcome:
         self._show("starting")
-        self._own_pages_folder()
+        self.pages_folder.mkdir(parents=True, exist_ok=True)
+        if self.settings.pages:
+            self.household.watch_pages(self.pages_folder)
         for index in range(self.settings.shards):
             self.stop.check()
             try:
@@ -140,18 +142,7 @@ class _Run:
             self._finish()
         finally:
             self._selector.close()
-            if self.settings.pages:
-                self._remove_own_pages()
         return self._outcome(wall_seconds, binary)
-
-    def _own_pages_folder(self) -> None:
-        self.pages_folder.mkdir(parents=True, exist_ok=True)
-        self._pages_before = set(os.listdir(self.pages_folder))
-
-    def _remove_own_pages(self) -> None:
-        """The user's folder stays; the pages of the processes that we ended do not."""
-        for name in set(os.listdir(self.pages_folder)) - self._pages_before:
-            (self.pages_folder / name).unlink(missing_ok=True)
 
     def _start_host(self, environment: dict[str, str], pages: int) -> None:
         folder = self.household.folder

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from lab.processes import Household, StopSignals
 from lab.settings import SettingsError
 
 _START_SECONDS: Final = 10.0
-_PORT_TRIES: Final = 20
+_PORT_TRIES: Final = 8
 
 
 class ValkeyError(RuntimeError):
@@ -41,7 +43,10 @@ class Server:
         return f"redis://127.0.0.1:{self.port}"
 
     def client(self) -> redis.Redis:
-        return redis.Redis(port=self.port, socket_timeout=2.0, socket_connect_timeout=2.0)
+        once = Retry(NoBackoff(), 0)  # its own retries would keep a signal waiting
+        return redis.Redis(
+            port=self.port, socket_timeout=2.0, socket_connect_timeout=2.0, retry=once
+        )
 
 
 def find_server(chosen: str) -> str:
