@@ -47,19 +47,19 @@ def _row(
 
 
 def _wait_shares(engine: Engine, now_seconds: float) -> tuple[dict[int, float], dict[int, float]]:
-    """Per rank over the last window: the share of wall it waited, and the mean share of wall that
-    each other rank waited for it."""
+    """Per rank over the last window, or over what of it was observed: the share of wall it waited,
+    and the mean share of wall that each other rank waited for it."""
     waited: dict[int, float] = {}
     caused: dict[int, float] = {}
     oldest = now_seconds - WINDOW_SECONDS
     for group in engine.groups:
         others = max(1, len(group.ranks) - 1)
-        for entry in group.seconds:
-            if entry.second < oldest:
-                continue
+        recent = [entry for entry in group.seconds if entry.second >= oldest]
+        wall_seconds = max(1, len(recent))  # one entry for each second observed, idle ones too
+        for entry in recent:
             for i, rank in enumerate(group.ranks):
-                wait = entry.wait_seconds[i] / WINDOW_SECONDS
+                wait = entry.wait_seconds[i] / wall_seconds
                 waited[rank] = waited.get(rank, 0.0) + wait
-                charge = entry.charged_seconds[i] / WINDOW_SECONDS / others
+                charge = entry.charged_seconds[i] / wall_seconds / others
                 caused[rank] = caused.get(rank, 0.0) + charge
     return waited, caused
