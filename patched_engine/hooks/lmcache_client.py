@@ -12,6 +12,7 @@ from typing import Any
 from exporters import page_layout as layout
 from patched_engine import recorder
 from patched_engine.hooks.lmcache_engine import facts
+from patched_engine.hooks.overdue import overdue
 from patched_engine.hooks.timeouts import timeout_ns
 from patched_engine.hooks.wrap import FAILED, attach, observed, observed_coroutine, when_imported
 from patched_engine.page import Page
@@ -69,7 +70,20 @@ class ClientHook(_PendingHook):
         if entered is not None:
             entered[0].add(_C["client_calls"])
             entered[0].add(_C["client_asked_keys"], len(keys))
+            if self._kind == "get":
+                overdue.hold(entered[1], self._kind, keys)
         return entered
+
+    def after(
+        self,
+        token: tuple[Page, int] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        if token is not None:
+            overdue.release(token[1])  # before its slot is free for another call
+        super().after(token, args, kwargs, result)
 
     def done(self, page: Page, result: Any) -> None:
         if result is FAILED:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from exporters import page_layout as layout
 from patched_engine import recorder
+from patched_engine.hooks.overdue import overdue
 from patched_engine.hooks.wrap import FAILED, attach, when_imported
 from patched_engine.page import Page
 
@@ -77,6 +78,7 @@ class NativeClientHook:
         client = args[0]
         client._client = ObservedNative(client._client, client)
         page.add_poller(ConnectionWatch(page).poll)
+        page.add_poller(lambda: overdue.poll(page))
 
 
 class ConnectionWatch:
