@@ -232,6 +232,32 @@ SHARD_UP: Final = _gauge(
     "shard_up", "", "1 if the shard answered INFO.", "INFO", ("shard",), "shard"
 )
 
+_SHARD: Final = ("shard",)
+SHARD_LOADING: Final = _gauge(
+    "shard_loading", "", "1 while the shard loads its data set.", "INFO", _SHARD, "shard"
+)
+SHARD_EVICTED: Final = _counter(
+    "shard_evicted_keys", "", "Keys evicted for memory.", "INFO", _SHARD, "shard"
+)
+SHARD_USED_MEMORY: Final = _gauge(
+    "shard_used_memory_bytes", "bytes", "Memory that the shard uses.", "INFO", _SHARD, "shard"
+)
+SHARD_MAX_MEMORY: Final = _gauge(
+    "shard_max_memory_bytes",
+    "bytes",
+    "Memory at which the shard begins to evict; 0 is no limit.",
+    "INFO",
+    _SHARD,
+    "shard",
+)
+# Figures of INFO that are exposed as they stand.
+SHARD_FIGURES: Final[Mapping[str, Metric]] = {
+    "loading": SHARD_LOADING,
+    "evicted_keys": SHARD_EVICTED,
+    "used_memory": SHARD_USED_MEMORY,
+    "maxmemory": SHARD_MAX_MEMORY,
+}
+
 SOURCE_UP: Final = _gauge(
     "source_up",
     "",
@@ -284,6 +310,7 @@ _OTHERS: Final = (
     COLLECTIVES_UNJOINED,
     COLLECTIVE_OPEN,
     SHARD_UP,
+    *SHARD_FIGURES.values(),
     SOURCE_UP,
     SOURCE_INFO,
     TICKS,

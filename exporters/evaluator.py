@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,8 @@ from exporters.snapshot import (
     Engine,
     Evaluation,
     Finding,
+    Process,
+    ShardQuestion,
     Snapshot,
     Unseen,
     Verdict,
@@ -29,6 +32,11 @@ from exporters.snapshot import (
 NANOSECONDS = 1e9
 # A finding that comes back within this time is the same one, and keeps its onset.
 SAME_FINDING_SECONDS = 10.0
+# Pictures kept for the rules that hold several against each other, at one a second.
+KEPT_PICTURES = 15
+# One look takes as many pictures as a rule may ask for, and no more: a person waits for it.
+MOST_PICTURES = 3
+PICTURE_INTERVAL_SECONDS = 1.0
 _SEVERITY_ORDER = {"critical": 0, "warning": 1, "info": 2}
 
 logger = logging.getLogger("stallscope")
@@ -52,10 +60,24 @@ class Evaluator:
         self._joiners: dict[str, EngineJoiner] = {}
         self._joined_at_seconds: dict[str, float] = {}
         self._memory = FindingMemory()
+        self._earlier: deque[Snapshot] = deque(maxlen=KEPT_PICTURES)
+        self._questions: tuple[ShardQuestion, ...] = ()
+
+    def look(self) -> Evaluation:
+        """One answer for a person: a tick, and a second and third one a second apart where a rule
+        asks for them, about something suspicious that one picture cannot decide."""
+        evaluation = self.tick()
+        for _ in range(MOST_PICTURES - 1):
+            if not any(verdict.again for verdict in evaluation.verdicts):
+                break
+            due_seconds = evaluation.snapshot.now_seconds + PICTURE_INTERVAL_SECONDS
+            time.sleep(max(0.0, due_seconds - time.monotonic()))
+            evaluation = self.tick()
+        return evaluation
 
     def tick(self) -> Evaluation:
         """The picture now and every rule's verdict on it."""
-        asked = self._shards.begin()
+        asked = self._shards.begin(self._questions)
         now_ns = time.monotonic_ns()
         sample = self._folder.read(now_ns) if self._folder is not None else FolderSample((), ())
         # Ages and open times are taken after reading: a record written meanwhile is not younger
@@ -68,7 +90,11 @@ class Evaluator:
             engines=engines,
             shards=shards,
             unseen=(*sample.unseen, *_unseen_in(engines), *unseen_shards),
+            earlier=tuple(self._earlier),
         )
+        self._earlier.append(_kept(snapshot))
+        # Asked with the next tick: what is suspicious is still so a second later.
+        self._questions = tuple(q for rule in self._rules for q in self._ask(rule, snapshot))
         verdicts = tuple(self._judge(rule, snapshot) for rule in self._rules)
         findings = self._memory.date(
             [f for verdict in verdicts for f in verdict.findings], snapshot.now_seconds
@@ -103,7 +129,7 @@ class Evaluator:
                     world_size=max(s.process.world_size for s in samples),
                     processes=tuple(
                         sorted(
-                            (s.process for s in samples),
+                            (self._with_shard(s.process) for s in samples),
                             key=lambda p: (-1 if p.rank is None else p.rank, p.page),
                         )
                     ),
@@ -115,6 +141,20 @@ class Evaluator:
                 del self._joined_at_seconds[engine_id], self._joiners[engine_id]
         return tuple(engines)
 
+    def _with_shard(self, process: Process) -> Process:
+        template = process.info.get("shard_url")
+        if not isinstance(template, str) or not template:
+            return process
+        url = self._shards.url_of(template, process.rank)
+        return dataclasses.replace(process, shard=url) if url else process
+
+    def _ask(self, rule: Rule, snapshot: Snapshot) -> Sequence[ShardQuestion]:
+        try:
+            return tuple(rule.questions(snapshot))
+        except Exception:  # its verdict will say so
+            logger.exception("rule %s failed to ask", rule.name)
+            return ()
+
     def _judge(self, rule: Rule, snapshot: Snapshot) -> Verdict:
         try:
             return rule(snapshot)
@@ -125,6 +165,23 @@ class Evaluator:
                 abstained=f"the rule failed: {type(error).__name__}: {error}",
                 reason=reasons.RULE_FAILED,
             )
+
+
+def _kept(snapshot: Snapshot) -> Snapshot:
+    """A picture as later ones keep it: small, since there are several."""
+    return dataclasses.replace(
+        snapshot,
+        engines=tuple(
+            dataclasses.replace(
+                engine,
+                groups=(),
+                processes=tuple(dataclasses.replace(p, operations=()) for p in engine.processes),
+            )
+            for engine in snapshot.engines
+        ),
+        unseen=(),
+        earlier=(),
+    )
 
 
 class FindingMemory:

@@ -37,6 +37,9 @@ def samples(evaluation: Evaluation, pages_dir: Path | None) -> Iterator[Sample]:
         yield from _collectives(engine)
     for shard in evaluation.snapshot.shards:
         yield Sample(catalog.SHARD_UP, (shard.url,), float(shard.up))
+        for name, metric in catalog.SHARD_FIGURES.items():
+            if name in shard.info:
+                yield Sample(metric, (shard.url,), shard.number(name))
     yield from _sources(evaluation, pages_dir)
     yield from _findings(evaluation)
 

@@ -25,6 +25,8 @@ AUTH: Final = "auth"
 NOT_VALKEY: Final = "not_valkey"
 BAD_URL: Final = "bad_url"
 NOT_ASKED: Final = "not_asked"
+OUTSTANDING: Final = "outstanding"
+NOT_HOOKED: Final = "not_hooked"
 RULE_FAILED: Final = "rule_failed"
 
 ALL: Final = frozenset(

@@ -124,6 +124,7 @@ class Process:
     `counters` are the page's cumulative counters summed over lanes (names: page_layout.COUNTERS);
     `marks` its timestamps in seconds, absent where never set (names: page_layout.MARKS);
     `info` the facts of the header (configured timeouts, shard URL template, patches, hooks).
+    `shard` is the URL of the one among the snapshot's shards that this process uses, "" for none.
     """
 
     page: str
@@ -142,6 +143,7 @@ class Process:
     pending: tuple[Pending, ...] = ()
     operations: tuple[Operation, ...] = ()
     torn_records: int = 0
+    shard: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,24 +161,91 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardClient:
+    """One connection as its server sees it (CLIENT LIST). `address` is "host:port" of the far end,
+    `idle_seconds` whole seconds since its last command, `commands` None where the server does not
+    count them (redis 7.0)."""
+
+    id: int
+    address: str
+    idle_seconds: int
+    query_bytes: int
+    argument_bytes: int
+    output_bytes: int
+    output_replies: int
+    commands: int | None
+    last_command: str
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether a command is half read, or a reply not yet handed to the network."""
+        return bool(
+            self.query_bytes or self.argument_bytes or self.output_bytes or self.output_replies
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShardQuestion:
+    """What a rule wants to know of one shard, beyond INFO: how these connections stand there
+    ("host:port" of the engine's ends), and whether these keys exist."""
+
+    url: str
+    connections: tuple[str, ...]
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
-    """One Valkey server as asked over its own protocol (first form: reachable or not, INFO)."""
+    """One Valkey server as asked over its own protocol: reachable or not, INFO.
+
+    `clients` and `keys` (key -> is there) are answers to the questions of the tick before; None
+    and empty where nothing was asked, or the server refused.
+    """
 
     url: str
     up: bool
     reason: str = ""
     info: Mapping[str, object] = field(default_factory=dict)
+    clients: tuple[ShardClient, ...] | None = None
+    keys: Mapping[str, bool] = field(default_factory=dict)
+
+    def number(self, name: str) -> int:
+        """A figure of INFO; 0 where it is not there."""
+        value = self.info.get(name)
+        return value if isinstance(value, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything read at one tick. `now_seconds` is CLOCK_MONOTONIC, `unix_seconds` the wall."""
+    """Everything read at one tick. `now_seconds` is CLOCK_MONOTONIC, `unix_seconds` the wall.
+
+    `earlier` holds the last few pictures before this one, oldest first, without collectives and
+    finished operations, which reach back by themselves.
+    """
 
     now_seconds: float
     unix_seconds: float
     engines: tuple[Engine, ...] = ()
     shards: tuple[Shard, ...] = ()
     unseen: tuple[Unseen, ...] = ()
+    earlier: tuple[Snapshot, ...] = ()
+
+    def shard(self, url: str) -> Shard | None:
+        """The shard of that URL, if it was asked."""
+        return next((shard for shard in self.shards if shard.url == url), None)
+
+    def process(self, same: Process) -> Process | None:
+        """The same process (one incarnation) in this picture."""
+        return next(
+            (
+                p
+                for engine in self.engines
+                for p in engine.processes
+                if (p.engine_id, p.page, p.incarnation)
+                == (same.engine_id, same.page, same.incarnation)
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +263,8 @@ class Evidence:
 class Finding:
     """A named fault: where it is, since when, and the figures that say so.
 
-    `since_seconds` is the age of the fault (seconds before now), `confidence` in [0, 1].
+    `since_seconds` is the age of the fault (seconds before now), `confidence` in [0, 1]. `cause`
+    tells apart what has one name and several causes; "" where the name says it all.
     """
 
     id: str
@@ -206,17 +276,20 @@ class Finding:
     since_seconds: float = 0.0
     evidence: tuple[Evidence, ...] = ()
     confidence: float = 1.0
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One rule's answer: its findings, or why it could not decide: `abstained` is the line for a
-    person, `reason` its name among `exporters.reasons`."""
+    person, `reason` its name among `exporters.reasons`. `again`: something is suspicious, and
+    another look about a second later may decide it."""
 
     rule: str
     findings: tuple[Finding, ...] = ()
     abstained: str = ""
     reason: str = ""
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,3 +74,30 @@ def without_credentials(text: str) -> str:
 
 def _unquoted(text: str | None) -> str | None:
     return None if text is None else unquote(text)
+
+
+def is_same_server(template: str, rank: int | None, url: ShardUrl) -> bool:
+    """Whether an engine's shard URL names this server. `{rank}` in it stands for the rank.
+
+    A host name matches with and without its domain: an engine says valkey-0 where a person gives
+    valkey-0.cache.svc.
+    """
+    filled = template.replace("{rank}", str(rank)) if rank is not None else template
+    try:
+        named = parse(filled)
+    except ShardUrlError:
+        return False
+    if named.unix_path or url.unix_path:
+        return named.unix_path == url.unix_path
+    return named.port == url.port and _is_same_host(named.host.lower(), url.host.lower())
+
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def _is_same_host(one: str, other: str) -> bool:
+    if one == other or {one, other} <= _LOOPBACK:
+        return True
+    short, long = sorted((one, other), key=len)
+    is_name = not short.replace(".", "").isdigit() and ":" not in short
+    return is_name and long.startswith(f"{short}.")

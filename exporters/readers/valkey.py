@@ -1,15 +1,26 @@
-"""Ask every shard whether it answers, all at once, so that a dead one delays nobody."""
+"""Ask every shard whether it answers, all at once, so that a dead one delays nobody.
+
+Beyond INFO a shard is asked only what a rule wants to know about something suspicious.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from exporters import reasons
-from exporters.readers.shard_url import ShardUrl, ShardUrlError, parse, without_credentials
-from exporters.snapshot import Shard, Unseen
+from exporters.readers.clients import ClientLister
+from exporters.readers.shard_url import (
+    ShardUrl,
+    ShardUrlError,
+    is_same_server,
+    parse,
+    without_credentials,
+)
+from exporters.snapshot import Shard, ShardClient, ShardQuestion, Unseen
 
 if TYPE_CHECKING:
     import redis
@@ -19,6 +30,7 @@ ASK_TIMEOUT_SECONDS: Final = 1.0
 # rhythm and take an answer that is late with the next tick.
 FIRST_WAIT_SECONDS: Final = 1.5
 LATER_WAIT_SECONDS: Final = 0.2
+MOST_KEYS: Final = 512  # of one question: an EXISTS each, well under a millisecond in all
 
 _MENDS: Final[Mapping[str, str]] = {
     reasons.CONNECTION_REFUSED: "start the server, or correct the port",
@@ -35,18 +47,21 @@ class ShardAsker:
     def __init__(self, url: ShardUrl) -> None:
         self.url = url
         self._client: redis.Redis | None = None
+        self._lister = ClientLister()
         self._lock = threading.Lock()
         self._answer: Shard | None = None
         self._thread: threading.Thread | None = None
         self._asked_at_seconds = 0.0
 
-    def ask(self) -> threading.Thread:
+    def ask(self, question: ShardQuestion | None = None) -> threading.Thread:
         """Begin a question unless one is under way; returns its thread."""
         thread = self._thread
         if thread is None or not thread.is_alive():
             self._asked_at_seconds = time.monotonic()
             # A daemon: name resolution has no timeout and must not hold the process at its end.
-            thread = threading.Thread(target=self._run, name="stallscope-shard", daemon=True)
+            thread = threading.Thread(
+                target=self._run, args=(question,), name="stallscope-shard", daemon=True
+            )
             self._thread = thread
             thread.start()
         return thread
@@ -71,12 +86,42 @@ class ShardAsker:
         if client is not None:
             client.close()
 
-    def _run(self) -> None:
-        answer = self._question()
+    def _run(self, question: ShardQuestion | None) -> None:
+        answer = self._info()
+        if answer.up and question is not None:
+            answer = dataclasses.replace(
+                answer, clients=self._clients(question), keys=self._keys(question)
+            )
         with self._lock:
             self._answer = answer
 
-    def _question(self) -> Shard:
+    def _clients(self, question: ShardQuestion) -> tuple[ShardClient, ...] | None:
+        import redis
+
+        assert self._client is not None  # INFO was answered
+        try:
+            return self._lister.list(self._client, question.connections, time.monotonic())
+        except (redis.exceptions.RedisError, OSError, ValueError):
+            return None  # a user without CLIENT, or a server that went away: unseen
+
+    def _keys(self, question: ShardQuestion) -> Mapping[str, bool]:
+        """Which keys are there. EXISTS does not touch a key's place in the eviction order."""
+        import redis
+
+        assert self._client is not None  # INFO was answered
+        keys = question.keys[:MOST_KEYS]
+        if not keys:
+            return {}
+        try:
+            pipeline = self._client.pipeline(transaction=False)
+            for key in keys:
+                pipeline.exists(key)
+            found = pipeline.execute()
+        except (redis.exceptions.RedisError, OSError, ValueError):
+            return {}
+        return {key: bool(there) for key, there in zip(keys, found, strict=True)}
+
+    def _info(self) -> Shard:
         import redis
 
         shown = self.url.shown
@@ -112,9 +157,21 @@ class Shards:
                 continue
             self._askers.setdefault(url.shown, ShardAsker(url))
 
-    def begin(self) -> list[threading.Thread]:
-        """Ask every shard; `read` takes the answers."""
-        return [asker.ask() for asker in self._askers.values()]
+    def url_of(self, template: str, rank: int | None) -> str:
+        """The shown URL of the shard that an engine's own URL names; "" if it is not asked."""
+        return next(
+            (
+                shown
+                for shown, asker in self._askers.items()
+                if is_same_server(template, rank, asker.url)
+            ),
+            "",
+        )
+
+    def begin(self, questions: Iterable[ShardQuestion] = ()) -> list[threading.Thread]:
+        """Ask every shard, and some of them more than INFO; `read` takes the answers."""
+        more = _merged(questions)
+        return [asker.ask(more.get(shown)) for shown, asker in self._askers.items()]
 
     def read(self, threads: Sequence[threading.Thread]) -> tuple[tuple[Shard, ...], list[Unseen]]:
         """The shards and what of them is unseen, after at most FIRST_WAIT_SECONDS."""
@@ -134,6 +191,19 @@ class Shards:
     def close(self) -> None:
         for asker in self._askers.values():
             asker.close()
+
+
+def _merged(questions: Iterable[ShardQuestion]) -> dict[str, ShardQuestion]:
+    """One question a shard, nothing in it twice."""
+    merged: dict[str, ShardQuestion] = {}
+    for question in questions:
+        before = merged.get(question.url, ShardQuestion(question.url, ()))
+        merged[question.url] = ShardQuestion(
+            question.url,
+            tuple(dict.fromkeys((*before.connections, *question.connections))),
+            tuple(dict.fromkeys((*before.keys, *question.keys))),
+        )
+    return merged
 
 
 _DETAILS: Final[Mapping[str, str]] = {

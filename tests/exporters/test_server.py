@@ -33,6 +33,7 @@ from exporters.ticker import Tick, Ticker
 from tests.detectors.pictures import engine, snapshot, worker
 
 FOLDER = Path("/pages")
+SHARD_INFO = dict.fromkeys(("loading", "evicted_keys", "used_memory", "maxmemory"), 1)
 
 
 def _evaluation(size=2):
@@ -63,7 +64,10 @@ def _evaluation(size=2):
     picture = snapshot(engine(size, groups, None, processes))
     picture = dataclasses.replace(
         picture,
-        shards=(Shard("v-0:6379", True), Shard("v-1:6379", False, reasons.TIMEOUT)),
+        shards=(
+            Shard("v-0:6379", True, info=SHARD_INFO),
+            Shard("v-1:6379", False, reasons.TIMEOUT),
+        ),
         unseen=(
             Unseen("v-1:6379", reasons.TIMEOUT, "no answer"),
             Unseen("x.page", reasons.TORN, "1 record"),
