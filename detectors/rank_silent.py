@@ -12,15 +12,17 @@ from exporters.snapshot import (
     Finding,
     OpenCollective,
     Process,
+    Snapshot,
 )
 
 NAME = "rank-silent"
 
 
-def judge(engine: Engine, now_seconds: float) -> Answer:
+def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     """A worker page frozen or dead while others of its engine are there, a rank without a page
     that others wait for, or one that runs and stays away from a step's collective. An engine of
     which nothing is left is not a silent rank."""
+    now_seconds = snapshot.now_seconds
     if all(p.liveness == "dead" for p in engine.processes):
         return Answer(abstained="no process of the engine is left", reason=reasons.NO_WRITER)
     workers = engine.workers()

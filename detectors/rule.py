@@ -8,33 +8,51 @@ from dataclasses import dataclass
 
 from detectors import thresholds
 from exporters import reasons
-from exporters.snapshot import CollectiveSecond, Engine, Finding, Group, Severity, Snapshot, Verdict
+from exporters.snapshot import (
+    CollectiveSecond,
+    Engine,
+    Finding,
+    Group,
+    Severity,
+    ShardQuestion,
+    Snapshot,
+    Verdict,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a rule says of one engine: findings, or why it cannot tell (line, enumerated name)."""
+    """What a rule says of one engine: findings, or why it cannot tell (line, enumerated name);
+    `again` where another look may decide what is suspicious now."""
 
     findings: tuple[Finding, ...] = ()
     abstained: str = ""
     reason: str = ""
+    again: bool = False
+
+
+def no_questions(engine: Engine, snapshot: Snapshot) -> tuple[ShardQuestion, ...]:
+    """Most rules need no more of a shard than its INFO."""
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """A pure function of one engine, applied to every engine of a Snapshot.
 
-    `decidable_from` names the sources that can decide it.
+    `decidable_from` names the sources that can decide it; `ask` what it wants to know of the
+    shards in the next picture.
     """
 
     name: str
     decidable_from: tuple[str, ...]
-    judge: Callable[[Engine, float], Answer]  # (engine, now in seconds)
+    judge: Callable[[Engine, Snapshot], Answer]
+    ask: Callable[[Engine, Snapshot], tuple[ShardQuestion, ...]] = no_questions
 
     def __call__(self, snapshot: Snapshot) -> Verdict:
         if not snapshot.engines:
             return Verdict(self.name, abstained="no engine is seen", reason=reasons.NOT_ASKED)
-        answers = [(e, self.judge(e, snapshot.now_seconds)) for e in snapshot.engines]
+        answers = [(e, self.judge(e, snapshot)) for e in snapshot.engines]
         several = len(answers) > 1
         return Verdict(
             rule=self.name,
@@ -45,7 +63,12 @@ class Rule:
                 if answer.abstained
             ),
             reason=next((answer.reason for _, answer in answers if answer.abstained), ""),
+            again=any(answer.again for _, answer in answers),
         )
+
+    def questions(self, snapshot: Snapshot) -> tuple[ShardQuestion, ...]:
+        """What to ask the shards before the next picture."""
+        return tuple(q for engine in snapshot.engines for q in self.ask(engine, snapshot))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from detectors.rule import (
     window_of,
 )
 from exporters import reasons
-from exporters.snapshot import Engine, Evidence, Finding, Operation, Process
+from exporters.snapshot import Engine, Evidence, Finding, Operation, Process, Snapshot
 
 NAME = "store-skew"
 
@@ -34,9 +34,10 @@ class Share:
         return self.stored / self.expected
 
 
-def judge(engine: Engine, now_seconds: float) -> Answer:
+def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     """Design, Definitions: the share of bytes over the expected share > 1.5, >= 16 W chunks, and
     a wait charged to that rank above 5% of the wall."""
+    now_seconds = snapshot.now_seconds
     workers = engine.workers()
     size = engine.world_size or len(workers)
     if len(workers) < max(size, 2):

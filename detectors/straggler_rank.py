@@ -15,15 +15,16 @@ from detectors.rule import (
     window_of,
 )
 from exporters import reasons
-from exporters.snapshot import Engine, Evidence, Finding, Group
+from exporters.snapshot import Engine, Evidence, Finding, Group, Snapshot
 
 NAME = "straggler-rank"
 _SPAN_SECONDS = t.STRAGGLER_WINDOW_SECONDS + t.STRAGGLER_WINDOWS - 1
 
 
-def judge(engine: Engine, now_seconds: float) -> Answer:
+def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     """Design, Definitions: last in a share >= 0.6 (0.8 at W = 2) of >= 50 symmetric collectives,
     p < 1e-3 against 1/W, charged >= 5% of the wall, in 3 windows of 30 s running."""
+    now_seconds = snapshot.now_seconds
     group = whole_group(engine)
     if group is None:
         return Answer(

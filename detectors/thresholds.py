@@ -27,3 +27,30 @@ SKEW_RATIO: Final = 1.5
 MISSING_WAIT_SECONDS: Final = 3.0
 # One that runs may be inside a long load; LMCache's own limit for a blocking call is 10 s.
 ABSENT_WAIT_SECONDS: Final = 10.0
+
+# What does not move must be seen so in several pictures: one may fall between request and reply.
+PICTURES: Final = 3
+# A second, less the jitter of a tick that is due each second.
+PICTURE_SPACING_SECONDS: Final = 0.95
+
+# An operation beyond its own timeout may still be answered; half as long again, it never was.
+STUCK_TIMEOUTS: Final = 1.5
+# For a timeout that the page does not know: the longest of LMCache's defaults.
+UNKNOWN_TIMEOUT_SECONDS: Final = 10.0
+# CLIENT LIST counts whole seconds of idleness, and the request left a moment after it was noted.
+IDLE_SLACK_SECONDS: Final = 2
+# From this age a GET's keys are looked for: a healthy one has long been answered, or is about to.
+GET_SUSPECT_SECONDS: Final = 0.5
+
+# A server that evicts stands at its limit: beyond this share of maxmemory it has reached it.
+MEMORY_FULL_SHARE: Final = 0.95
+
+# A timed-out call ends within the reply path's jitter of its timeout; its flanks on both sides show
+# how many calls would be as long by chance.
+PLATEAU_WIDTH: Final = 0.05
+PLATEAU_FLANK: Final = 0.15
+PLATEAU_DENSITY: Final = 5.0
+PLATEAU_LOOKUPS: Final = 3
+PLATEAU_WINDOW_SECONDS: Final = 60.0
+# Half of all lookups waiting out their timeout: the cache is as good as off, and worse than none.
+PLATEAU_CRITICAL_SHARE: Final = 0.5
