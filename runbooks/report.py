@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from exporters import reasons
+from exporters.readers.shard_url import parse
 from exporters.snapshot import Evaluation, Finding, Snapshot, Unseen, Verdict
 from runbooks.cli import exit_codes
 from runbooks.library import load_page, page_names
@@ -88,7 +89,8 @@ def make_report(evaluation: Evaluation, asked: Asked) -> Report:
     abstained = [verdict for verdict in evaluation.verdicts if verdict.abstained]
     unseen = list(snapshot.unseen)
     if snapshot.engines:  # without any engine, the folder's own line says it all
-        unseen += [_abstention(verdict) for verdict in abstained]
+        # What nobody asked to see is not unseen.
+        unseen += [_abstention(v) for v in abstained if v.reason != reasons.NOT_ASKED]
     elif asked.pages_dir is not None and not unseen:  # its pages went away while we looked
         folder = str(asked.pages_dir)
         unseen.append(Unseen(folder, reasons.EMPTY_FOLDER, f"no page to read in {folder}"))
@@ -129,7 +131,10 @@ def _values(finding: Finding, snapshot: Snapshot, asked: Asked) -> Mapping[str, 
     if asked.pages_dir is not None:
         values["STALLSCOPE_DIR"] = shlex.quote(str(asked.pages_dir))
     if finding.shard is not None:
-        values["SHARD"] = shlex.quote(finding.shard)
+        server = parse(finding.shard)
+        if server.host:
+            values["SHARD_HOST"] = shlex.quote(server.host)
+            values["SHARD_PORT"] = str(server.port)
     if finding.rank is not None:
         values["RANK"] = str(finding.rank)
         for engine in snapshot.engines:
@@ -154,6 +159,7 @@ def _finding_json(item: Item) -> dict[str, object]:
             for e in finding.evidence
         ],
         "confidence": _number(finding.confidence),
+        "cause": finding.cause,
         "runbook": item.runbook,
         "next": item.next_command,
     }

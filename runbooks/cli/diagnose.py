@@ -71,7 +71,7 @@ class _Diagnose:
                 from runbooks.cli.watch import watch
 
                 return watch(lambda: make_report(evaluator.tick(), asked), as_json=args.json)
-            report = make_report(evaluator.tick(), asked)
+            report = make_report(evaluator.look(), asked)
             emit(json.dumps(report.as_json()) if args.json else report_text(report, style()))
             return report.exit_code
         finally:

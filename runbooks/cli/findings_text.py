@@ -39,8 +39,8 @@ def seen_line(report: Report) -> str:
     parts = [_count(ranks, "rank")] if report.asked.pages_dir is not None else []
     if report.asked.valkey_urls:
         parts.append(_count(sum(shard.up for shard in snapshot.shards), "shard"))
-    if report.rules:
-        parts.append("rules " + ", ".join(report.rules))
+    if report.rules:  # those that could not decide are each named under unseen
+        parts.append(_count(len(report.rules), "rule"))
     elif report.asked.pages_dir is None:
         parts.append("ranks were not asked for (--from), so no rule could decide")
     else:

@@ -17,8 +17,14 @@ from runbooks.library import SECTIONS, load_page, page_names
 from tests.runbooks.command_line import COMMAND, environment, stallscope
 
 # What a node or an engine container has; a page may name nothing else.
-PROGRAMS = {"py-spy", "nvidia-smi", "kubectl", "stallscope", "grep", "cat", "tr", "ps", "kill"}
-VARIABLES = {"PID", "RANK", "POD", "NODE", "STALLSCOPE_DIR", "TRACER_PID"}
+PROGRAMS = {
+    *("py-spy", "nvidia-smi", "kubectl", "stallscope", "grep", "cat", "tr", "ps", "kill"),
+    "valkey-cli",
+}
+VARIABLES = {
+    *("PID", "RANK", "POD", "NODE", "STALLSCOPE_DIR", "TRACER_PID"),
+    *("SHARD_HOST", "SHARD_PORT", "KEY"),
+}
 
 
 def test_every_rule_has_a_page_and_every_page_a_rule():
