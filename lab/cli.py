@@ -121,7 +121,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the requests").add_argument
     add("--requests", default="", metavar="FILE", help="Mooncake JSONL instead of our own stream")
     add("--time-scale", type=float, default=1.0, help="times each arrival time (1)")
-    add("--rate", type=float, default=0.0, help="requests/s of our own stream (3 x W/8)")
+    add("--rate", type=float, default=0.0, help="requests/s of our own stream (2.6 x W/8)")
     add("--hit-rate", type=float, default=_DEFAULTS.hit_rate, help="shared part of a prompt (0.5)")
     add(
         "--prompt-tokens",
@@ -139,11 +139,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--shard-memory", type=int, default=_DEFAULTS.shard_bytes // _MIB, metavar="MIB", help="")
     add("--resp-threads", type=int, default=_DEFAULTS.resp_threads, help="of LMCache's client")
     add(
-        "--switch-interval",
-        type=float,
-        default=_DEFAULTS.switch_interval_seconds,
-        metavar="S",
-        help="of the engine's Python; its own 0.005 makes the stock client lose completions",
+        "--plain-scheduling",
+        action="store_true",
+        help="leave threads as the kernel and Python schedule them: the stock client then loses "
+        "completions by itself more often",
     )
 
 
@@ -182,7 +181,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         l1_bytes=args.l1_memory * _MIB,
         shard_bytes=args.shard_memory * _MIB,
         resp_threads=args.resp_threads,
-        switch_interval_seconds=args.switch_interval,
+        plain_scheduling=args.plain_scheduling,
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lab import leash, messages, streams
-from lab.settings import Settings
+from lab.settings import QUIET_SWITCH_SECONDS, Settings
 
 _EVENTS: list[int] = []
 
@@ -103,7 +103,8 @@ def _run(
     from patched_engine import install
 
     install()
-    sys.setswitchinterval(settings.switch_interval_seconds)
+    if not settings.plain_scheduling:
+        sys.setswitchinterval(QUIET_SWITCH_SECONDS)
     from lab.engine import keep_sockets_in, poison_freed_buffers
 
     keep_sockets_in(Path())

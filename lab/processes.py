@@ -71,7 +71,8 @@ class StopSignals:
 class Household:
     """The private folder of one run, its children, and the janitor that outlives us."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: str = "normal") -> None:
+        self._policy = policy
         self.children: list[subprocess.Popen[Any]] = []
         self.told: dict[int, int] = {}
         self._janitor: subprocess.Popen[str] | None = None
@@ -137,7 +138,10 @@ class Household:
         """Start a leashed child in its own session: Ctrl-C reaches us alone, and we end it."""
         with open(log, "ab") as out:
             child: subprocess.Popen[Any] = subprocess.Popen(
-                [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *command],
+                [
+                    *(sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), self._policy),
+                    *command,
+                ],
                 stdin=stdin,
                 stdout=out if stdout is None else stdout,
                 stderr=out,

@@ -21,7 +21,7 @@ STATED: Final = (
     "chunk_bytes",
     "l1_bytes",
     "shard_bytes",
-    "switch_interval_seconds",
+    "plain_scheduling",
     "resp_threads",
     "hit_rate",
     "request_rate",

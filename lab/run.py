@@ -77,7 +77,8 @@ def execute(
     settings = _fit(settings, longest)
     binary = valkey.find_server(settings.valkey_server)
     environment = _environment(settings)
-    with Household() as household:
+    policy = "normal" if settings.plain_scheduling else "batch"
+    with Household(policy) as household:
         environment |= {"TMPDIR": str(household.folder)}
         try:
             run = _Run(settings, household, stop, watch, at_end)
