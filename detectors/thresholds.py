@@ -42,8 +42,9 @@ IDLE_SLACK_SECONDS: Final = 2
 # From this age a GET's keys are looked for: a healthy one has long been answered, or is about to.
 GET_SUSPECT_SECONDS: Final = 0.5
 
-# A server that evicts stands at its limit: beyond this share of maxmemory it has reached it.
-MEMORY_FULL_SHARE: Final = 0.95
+# A server that evicts stands at its limit, less the last thing it made room for and the buffers of
+# clients that have gone since.
+MEMORY_FULL_SHARE: Final = 0.9
 
 # A timed-out call ends within the reply path's jitter of its timeout; its flanks on both sides show
 # how many calls would be as long by chance.

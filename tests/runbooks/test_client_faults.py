@@ -1,0 +1,193 @@
+"""Real faults done to a stock LMCache engine and its real shard, named by diagnose from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+
+from detectors import thresholds as t
+from runbooks.cli import exit_codes
+from tests.detectors import stock_rank
+from tests.detectors.stock_rank import BLOCKING_SECONDS, LOOKUP_SECONDS, RANK
+from tests.runbooks.command_line import ROOT, environment, stallscope
+from tests.servers import valkey_server
+
+NAMED_WITHIN_SECONDS = 5.0
+ANSWER_SECONDS = 4.0
+# A look at the picture before a fault is decidable costs nothing; importing on a busy machine does.
+BUSY_SECONDS = 4.0
+
+
+@dataclass
+class Rank:
+    """A stock rank, its pages and its shard."""
+
+    process: subprocess.Popen[str]
+    pages: Path
+    port: int
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def begin(self) -> None:
+        """Have it do its fault, and wait until that is under way."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith("begun"):
+                return
+        pytest.fail("the rank ended before its fault")
+
+    def diagnose(self, *, see_shard: bool = True):
+        arguments = ["--valkey", self.url] if see_shard else []
+        return stallscope("diagnose", "--from", self.pages, "--json", *arguments)
+
+
+@contextlib.contextmanager
+def rank(fault: str, folder: Path) -> Iterator[Rank]:
+    if importlib.util.find_spec("lmcache") is None:
+        pytest.skip("lmcache is not installed")
+    with valkey_server() as port:
+        process = subprocess.Popen(
+            [sys.executable, "-m", stock_rank.__name__, str(port), fault],
+            cwd=folder,
+            env=environment(
+                STALLSCOPE_DIR=str(folder),
+                PYTHONPATH=str(ROOT),
+                PYTHONHASHSEED="0",
+                LMCACHE_LOG_LEVEL="ERROR",
+                LMCACHE_TRACK_USAGE="false",
+                PROMETHEUS_MULTIPROC_DIR=str(folder),
+            ),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith("stored") for line in process.stdout)
+            yield Rank(process, folder, port)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def _wait_for_a_finding(of: Rank, onset_seconds: float, **options):
+    """Diagnose again and again until it names something; the first answer in time counts."""
+    time.sleep(onset_seconds)
+    decidable = time.monotonic()
+    while True:
+        run = of.diagnose(**options)
+        found = json.loads(run.out)["findings"]
+        if found:
+            assert time.monotonic() - decidable < NAMED_WITHIN_SECONDS + BUSY_SECONDS
+            assert run.seconds < ANSWER_SECONDS + BUSY_SECONDS
+            return found, run
+        assert time.monotonic() - decidable < NAMED_WITHIN_SECONDS + BUSY_SECONDS, run.out
+
+
+def test_a_healthy_rank_is_silent(tmp_path):
+    with rank("none", tmp_path) as of:
+        of.begin()
+        time.sleep(1.0)
+        run = of.diagnose()
+        assert json.loads(run.out)["findings"] == []
+
+
+def test_a_lost_completion_is_a_stuck_lookup_with_its_cause(tmp_path):
+    with rank("lost-completion", tmp_path) as of:
+        of.begin()
+        early = of.diagnose()  # not yet decidable: no guess
+        if early.seconds < t.STUCK_TIMEOUTS * LOOKUP_SECONDS:
+            assert json.loads(early.out)["findings"] == []
+        found, run = _wait_for_a_finding(of, t.STUCK_TIMEOUTS * LOOKUP_SECONDS)
+    first = found[0]
+    assert (first["id"], first["rank"], first["cause"]) == ("stuck-lookup", RANK, "lost-completion")
+    assert first["shard"] == of.url
+    assert first["confidence"] > 0.9
+    assert first["next"] == f"py-spy dump --pid {of.process.pid}"
+    assert run.code == exit_codes.CRITICAL
+    assert len(found) == 1
+
+
+def test_without_the_shard_the_confidence_is_halved_and_that_is_said(tmp_path):
+    with rank("lost-completion", tmp_path) as of:
+        of.begin()
+        found, _ = _wait_for_a_finding(of, t.STUCK_TIMEOUTS * LOOKUP_SECONDS, see_shard=False)
+    assert (found[0]["id"], found[0]["cause"]) == ("stuck-lookup", "lost-completion")
+    assert found[0]["confidence"] < 0.5
+    assert "unseen" in found[0]["summary"]
+
+
+def test_a_missing_key_in_a_batch_is_a_wedged_connection_of_that_shard(tmp_path):
+    with rank("missing-key", tmp_path) as of:
+        of.begin()
+        found, run = _wait_for_a_finding(of, 0.0)
+    first = found[0]
+    assert (first["id"], first["rank"], first["shard"]) == ("wedged-connection", RANK, of.url)
+    assert first["cause"] == "missing-key"
+    assert f"1 of {stock_rank.CHUNKS} keys" in first["summary"]
+    assert run.code == exit_codes.CRITICAL
+
+
+def test_a_key_that_was_stored_anew_leaves_the_connection_wedged(tmp_path):
+    with rank("missing-key", tmp_path) as of, redis.Redis(port=of.port) as client:
+        before = set(client.keys())
+        of.begin()
+        time.sleep(0.5)
+        (gone,) = before - set(client.keys())
+        size = client.strlen(next(iter(before - {gone})))
+        client.set(gone, b"x" * size)
+        found, _ = _wait_for_a_finding(of, t.STUCK_TIMEOUTS * BLOCKING_SECONDS)
+    assert (found[0]["id"], found[0]["cause"]) == ("wedged-connection", "unanswered")
+    assert "stored anew" in str(found[0]["evidence"])
+
+
+def test_evicted_keys_are_named_as_the_cause_before_what_they_do(tmp_path):
+    with rank("evicted", tmp_path) as of:
+        of.begin()
+        found, _ = _wait_for_a_finding(of, 0.0)
+    assert [f["id"] for f in found[:2]] == ["evicted-before-load", "wedged-connection"]
+    assert {(f["rank"], f["shard"]) for f in found[:2]} == {(RANK, of.url)}
+    assert (found[0]["cause"], found[1]["cause"]) == ("eviction", "missing-key")
+
+
+def test_cut_connections_make_garbage_of_a_load(tmp_path):
+    with rank("cut-connections", tmp_path) as of:
+        of.begin()
+        found, run = _wait_for_a_finding(of, 0.0)
+    assert (found[0]["id"], found[0]["rank"]) == ("load-mismatch", RANK)
+    assert f"{stock_rank.CHUNKS} chunks" in found[0]["summary"]
+    assert run.code == exit_codes.CRITICAL
+
+
+@pytest.mark.parametrize(("sent", "cause"), [(signal.SIGSTOP, "timeout"), (signal.SIGKILL, "conn")])
+def test_a_frozen_or_dead_shard_is_named_and_not_the_rank_that_waits(sent, cause, tmp_path):
+    with rank("none", tmp_path) as of, redis.Redis(port=of.port) as client:
+        server = client.info("server")["process_id"]
+        os.kill(server, sent)
+        try:
+            of.begin()  # its load now waits for the shard
+            found, run = _wait_for_a_finding(of, t.STUCK_TIMEOUTS * LOOKUP_SECONDS)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(server, signal.SIGCONT)
+    assert [f["id"] for f in found] == ["shard-down"]
+    assert found[0]["shard"] == of.url
+    assert found[0]["cause"].startswith(cause)
+    assert f"rank {RANK} uses it" in found[0]["summary"]
+    assert run.code == exit_codes.CRITICAL
