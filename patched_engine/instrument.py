@@ -1,10 +1,15 @@
-"""Installs the hooks in this process; nothing happens unless STALLSCOPE_DIR names a folder."""
+"""Installs the hooks in this process, if the environment asks for a page, for spans or for ranges.
+
+That is STALLSCOPE_DIR, OTEL_EXPORTER_OTLP_ENDPOINT or a profiler's NVTX_INJECTION64_PATH. Without
+any of them nothing happens. Each works without the others.
+"""
 
 from __future__ import annotations
 
 import threading
 
-from patched_engine import recorder
+from patched_engine import recorder, telemetry
+from patched_engine.telemetry import spans
 
 _installed = False
 _lock = threading.Lock()
@@ -20,7 +25,8 @@ def install() -> bool:
     with _lock:
         if _installed:
             return True
-        if recorder.folder() is None:
+        has_folder = recorder.folder() is not None
+        if not has_folder and not telemetry.wanted():
             return False
         try:
             from patched_engine.hooks import (
@@ -32,15 +38,11 @@ def install() -> bool:
                 steps,
             )
 
-            for module in (
-                collectives,
-                lmcache_engine,
-                lmcache_client,
-                lmcache_async,
-                native_client,
-                steps,
-            ):
+            for module in (lmcache_engine, lmcache_client, lmcache_async):
                 module.install()
+            if has_folder:  # these write to the page and nothing else
+                for module in (collectives, native_client, steps):
+                    module.install()
             _installed = True
         except Exception as error:
             recorder.fault("install", error)
@@ -48,5 +50,5 @@ def install() -> bool:
 
 
 def status() -> dict[str, object]:
-    """What is recorded in this process: page, hooks and their state, faults by place."""
-    return recorder.status()
+    """What is recorded in this process: page, hooks and their state, spans, faults by place."""
+    return {**recorder.status(), "spans": spans.counts()}

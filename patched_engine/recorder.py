@@ -28,6 +28,7 @@ faults: Counter[str] = Counter()
 hook_status: dict[str, str] = {}
 
 _page: Page | None = None
+_identity: dict[str, object] = {}  # who this process is, page or no page
 _lock = threading.Lock()
 
 
@@ -62,22 +63,22 @@ def identify(role: str, rank: int | None = None, **facts: object) -> Page | None
     global _page
     try:
         with _lock:
-            place = folder()
-            if place is None:
-                return None
-            known: dict[str, object] = _page.info() if _page is not None else {}
-            roles = known.get("roles")
+            roles = _identity.get("roles")
             listed = list(roles) if isinstance(roles, list) else []
             named = os.environ.get(ENGINE_ID_VARIABLE, "")
             new: dict[str, object] = {
-                "engine_id": known.get("engine_id", socket.gethostname()),
+                "engine_id": _identity.get("engine_id", socket.gethostname()),
                 **facts,
                 **({"engine_id": named} if named else {}),
                 "roles": listed if role in listed else [*listed, role],
-                "hooks": dict(hook_status),
             }
-            if rank is not None and (role == "worker" or "rank" not in known):
+            if rank is not None and (role == "worker" or "rank" not in _identity):
                 new["rank"] = rank
+            _identity.update(new)
+            place = folder()
+            if place is None:
+                return None
+            new["hooks"] = dict(hook_status)
             if _page is None:
                 sweep_dead_pages(place, new)
                 _page = Page.create(place, new)
@@ -89,6 +90,12 @@ def identify(role: str, rank: int | None = None, **facts: object) -> Page | None
     except Exception as error:
         fault("page", error)
         return None
+
+
+def identity() -> dict[str, object]:
+    """Who this process is, as far as its hooks were told: `engine_id`, `roles`, `rank`, facts."""
+    with _lock:
+        return dict(_identity)
 
 
 def add_facts(**facts: object) -> None:
@@ -144,6 +151,7 @@ def _forget_in_child() -> None:
     page, _page = _page, None
     _lock = threading.Lock()  # another thread may have held it at the fork
     faults.clear()
+    _identity.clear()
     if page is not None:
         page.forget_after_fork()
 

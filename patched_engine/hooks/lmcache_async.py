@@ -8,20 +8,34 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from exporters import page_layout as layout
 from patched_engine import recorder
-from patched_engine.hooks.lmcache_engine import moved, prefetched
+from patched_engine.hooks.lmcache_engine import rank_of
 from patched_engine.hooks.timeouts import timeout_ns
+from patched_engine.hooks.work import moved, prefetched, whole_chunks
 from patched_engine.hooks.wrap import FAILED, attach, observed_coroutine, when_imported
 from patched_engine.page import Page
+from patched_engine.telemetry import spans
 
 _C = layout.COUNTER_INDEX
 # More than a scheduler lets wait at once; beyond it the oldest is taken for abandoned.
-MOST_UNDER_WAY = 512
+MOST_UNDER_WAY = layout.PENDING_COUNT // 2
+
+
+class Begun(NamedTuple):
+    """One lookup or prefetch that was asked for; page and slot where the page has it."""
+
+    page: Page | None
+    slot: int
+    start_ns: int
+    rank: int | None
+    asked_tokens: int
+    chunk_tokens: int
 
 
 class UnderWay:
@@ -29,31 +43,83 @@ class UnderWay:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._entries: OrderedDict[str, tuple[Page, int, int]] = OrderedDict()
+        self._entries: OrderedDict[str, Begun] = OrderedDict()
         self._lock = threading.Lock()
 
-    def begin(self, page: Page, lookup_id: str, key_count: int) -> None:
+    def begin(
+        self,
+        page: Page | None,
+        lookup_id: str,
+        key_count: int,
+        rank: int | None,
+        asked_tokens: int,
+        chunk_tokens: int,
+    ) -> None:
         """Enter one; a second request under the same id replaces the first."""
-        slot = page.submit(self._kind, timeout_ns(page, "lookup_seconds"), key_count, lookup_id)
-        start_ns = page.mark(layout.MARK_INDEX["lookup_started"])
+        slot = -1
+        if page is not None:
+            slot = page.submit(self._kind, timeout_ns(page, "lookup_seconds"), key_count, lookup_id)
+            start_ns = page.mark(layout.MARK_INDEX["lookup_started"])
+        elif spans.outbox is not None:
+            start_ns = time.monotonic_ns()
+        else:
+            return
+        begun = Begun(page, slot, start_ns, rank, asked_tokens, chunk_tokens)
         with self._lock:
             replaced = [self._entries.pop(lookup_id, None)]
-            self._entries[lookup_id] = (page, slot, start_ns)
+            self._entries[lookup_id] = begun
             if len(self._entries) > MOST_UNDER_WAY:
                 replaced.append(self._entries.popitem(last=False)[1])
         for entry in replaced:
-            if entry is not None:
-                entry[0].complete(entry[1])
+            if entry is not None and entry.page is not None:
+                entry.page.complete(entry.slot)
 
-    def end(self, lookup_id: str) -> tuple[Page, int] | None:
-        """Take one out: (its page, its start in ns), or None if it is not under way."""
+    def end(self, lookup_id: str, tokens: int, timed_out: bool = False) -> Page | None:
+        """Take one out and record what was found; its page, if it was under way and has one."""
         with self._lock:
-            entry = self._entries.pop(lookup_id, None)
-        if entry is None:
+            begun = self._entries.pop(lookup_id, None)
+        if begun is None:
             return None
-        page, slot, start_ns = entry
-        page.complete(slot)
-        return page, start_ns
+        page, start_ns = begun.page, begun.start_ns
+        if page is not None:
+            page.complete(begun.slot)
+            end_ns = page.mark(layout.MARK_INDEX["lookup_finished"])
+        else:
+            end_ns = time.monotonic_ns()
+        if spans.outbox is not None:
+            spans.finished(self._operation(lookup_id, begun, end_ns, tokens, timed_out))
+        if page is not None:
+            page.add(_C["lookup_hit_tokens"], tokens)
+            page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
+            page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, tokens, 0, 0, 0)
+        return page
+
+    def _operation(
+        self, lookup_id: str, begun: Begun, end_ns: int, tokens: int, timed_out: bool
+    ) -> spans.Operation:
+        chunks, size_bytes, tier, l2_chunks = whole_chunks(tokens, begun.chunk_tokens), 0, 0, 0
+        if self._kind == "prefetch":
+            came = prefetched.look(lookup_id)
+            chunks, size_bytes, tier, l2_chunks = (
+                came.chunks,
+                came.size_bytes,
+                came.tier(),
+                came.l2[0],
+            )
+        return spans.Operation(
+            self._kind,
+            begun.start_ns,
+            end_ns,
+            begun.rank,
+            lookup_id,
+            begun.asked_tokens,
+            tokens,
+            chunks,
+            size_bytes,
+            layout.TIERS[tier],
+            l2_chunks,
+            "timeout" if timed_out else "",
+        )
 
 
 # Module, class and tier of the backends whose prefetching GETs are counted.
@@ -71,13 +137,13 @@ class AsyncLookupHook:
 
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         page = recorder.current()
-        if page is None:
-            return
-        tokens = args[1] if len(args) > 1 else kwargs["token_ids"]
+        asked = len(args[1] if len(args) > 1 else kwargs["token_ids"])
         lookup_id = args[2] if len(args) > 2 else kwargs["lookup_id"]
-        page.add(_C["lookup_calls"])
-        page.add(_C["lookup_asked_tokens"], len(tokens))
-        _lookups.begin(page, lookup_id, len(tokens) // args[0].config.chunk_size)
+        if page is not None:
+            page.add(_C["lookup_calls"])
+            page.add(_C["lookup_asked_tokens"], asked)
+        chunk = args[0].config.chunk_size
+        _lookups.begin(page, lookup_id, asked // chunk, None, asked, chunk)
 
     def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
         return None
@@ -98,16 +164,20 @@ class AsyncLookupCacheHook:
         if not isinstance(result, int) or result < 0:
             return
         lookup_id = args[1] if len(args) > 1 else kwargs["lookup_id"]
-        ended = _lookups.end(lookup_id)
-        if ended is None:
-            return
-        page, start_ns = ended
-        end_ns = page.mark(layout.MARK_INDEX["lookup_finished"])
-        page.add(_C["lookup_hit_tokens"], result)
-        page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
-        if lookup_id in args[0].aborted_lookups:
+        timed_out = lookup_id in args[0].aborted_lookups
+        page = _lookups.end(lookup_id, result, timed_out)
+        if page is not None and timed_out:
             page.add(_C["lookup_timeouts"])
-        page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, result, 0, 0, 0)
+
+
+class ClearLookupHook:
+    """LMCacheAsyncLookupClient.clear_lookup_status(self, lookup_id): done with, or cancelled."""
+
+    def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        _lookups.end(args[1] if len(args) > 1 else kwargs["lookup_id"])
+
+    def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
+        return None
 
 
 class PrefetchHook:
@@ -115,14 +185,22 @@ class PrefetchHook:
 
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         page = recorder.current()
-        if page is None:
-            return
+        engine = args[0]
         lookup_id = args[1] if len(args) > 1 else kwargs["lookup_id"]
         hashes = args[3] if len(args) > 3 else kwargs.get("hashes")
         offsets = args[4] if len(args) > 4 else kwargs.get("offsets")
-        page.add(_C["lookup_calls"])
-        page.add(_C["lookup_asked_tokens"], int(sum(offsets or ())))
-        _prefetches.begin(page, lookup_id, len(hashes or ()))
+        asked = int(sum(offsets or ()))
+        if page is not None:
+            page.add(_C["lookup_calls"])
+            page.add(_C["lookup_asked_tokens"], asked)
+        _prefetches.begin(
+            page,
+            lookup_id,
+            len(hashes or ()),
+            rank_of(engine.metadata),
+            asked,
+            engine.config.chunk_size,
+        )
 
     def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
         return None
@@ -134,14 +212,7 @@ class AnswerHook:
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         lookup_id = args[1] if len(args) > 1 else kwargs["lookup_id"]
         found = args[2] if len(args) > 2 else kwargs["num_hit_tokens"]
-        ended = _prefetches.end(lookup_id)
-        if ended is None:
-            return
-        page, start_ns = ended
-        end_ns = page.mark(layout.MARK_INDEX["lookup_finished"])
-        page.add(_C["lookup_hit_tokens"], int(found))
-        page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
-        page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, int(found), 0, 0, 0)
+        _prefetches.end(lookup_id, int(found))
 
     def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
         return None
@@ -162,12 +233,15 @@ class PrefetchGetHook:
         self, token: None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         page = recorder.current()
-        if page is None or result is FAILED or not result:
+        if result is FAILED or not result:
+            return
+        if page is None and spans.outbox is None:
             return
         lookup_id = args[1] if len(args) > 1 else kwargs["lookup_id"]
         chunks, size_bytes = moved(result)
-        page.add(self._chunks, chunks)
-        page.add(self._bytes, size_bytes)
+        if page is not None:
+            page.add(self._chunks, chunks)
+            page.add(self._bytes, size_bytes)
         prefetched.add(str(lookup_id), self._tier, chunks, size_bytes)
 
 
@@ -183,6 +257,7 @@ def _hook_backend(module: Any, backend: str, tier: str) -> None:
 def _hook_client(module: Any) -> None:
     attach(module.LMCacheAsyncLookupClient, "lookup", AsyncLookupHook())
     attach(module.LMCacheAsyncLookupClient, "lookup_cache", AsyncLookupCacheHook())
+    attach(module.LMCacheAsyncLookupClient, "clear_lookup_status", ClearLookupHook())
     attach(module.LMCacheAsyncLookupServer, "send_response_to_scheduler", AnswerHook())
 
 

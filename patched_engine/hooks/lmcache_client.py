@@ -6,16 +6,20 @@ that the post's Bottleneck 4 had to find by hand.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
 from exporters import page_layout as layout
-from patched_engine import recorder
-from patched_engine.hooks.lmcache_engine import facts
+from patched_engine import recorder, telemetry
+from patched_engine.hooks.lmcache_engine import error_of, facts
 from patched_engine.hooks.overdue import overdue
 from patched_engine.hooks.timeouts import timeout_ns
+from patched_engine.hooks.work import whole_chunks
 from patched_engine.hooks.wrap import FAILED, attach, observed, observed_coroutine, when_imported
 from patched_engine.page import Page
+from patched_engine.telemetry import ranges, spans
 
 _C = layout.COUNTER_INDEX
 
@@ -28,6 +32,9 @@ CLIENT_METHODS: dict[str, tuple[str, str]] = {
     "batch_set_sync": ("set", "blocking_seconds"),
     "batch_exists_sync": ("exists", "lookup_seconds"),
 }
+
+
+_local = threading.local()  # .timed_out: of the lookup under way in this thread
 
 
 class _PendingHook:
@@ -100,6 +107,16 @@ class TransportHook(_PendingHook):
         message = args[1] if len(args) > 1 else kwargs["msg"]
         return self._enter(len(message[0]), str(message[2]) if len(message) > 2 else "")
 
+    def after(
+        self,
+        token: tuple[Page, int] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
+    ) -> None:
+        _local.timed_out = result is FAILED or not result
+        super().after(token, args, kwargs, result)
+
     def done(self, page: Page, result: Any) -> None:
         if result is FAILED or not result:
             page.add(_C["lookup_timeouts"])
@@ -108,24 +125,67 @@ class TransportHook(_PendingHook):
 class LookupClientHook:
     """LMCacheLookupClient.lookup(self, token_ids, lookup_id, ...): the scheduler's view of it."""
 
-    def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    def before(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Page | None, int, bool] | None:
         page = recorder.current()
-        return page.mark(layout.MARK_INDEX["lookup_started"]) if page is not None else 0
+        if page is not None:
+            start_ns = page.mark(layout.MARK_INDEX["lookup_started"])
+        elif spans.outbox is not None or ranges.domain is not None:
+            start_ns = time.monotonic_ns()
+        else:
+            return None
+        _local.timed_out = False
+        has_range = ranges.domain is not None and ranges.push(
+            "lookup", _lookup_id(args, kwargs), None
+        )
+        return page, start_ns, has_range
 
     def after(
-        self, token: int, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+        self,
+        token: tuple[Page | None, int, bool] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        result: Any,
     ) -> None:
-        page = recorder.current()
-        if page is None or not token:
+        if token is None:
             return
-        end_ns = page.mark(layout.MARK_INDEX["lookup_finished"])
-        tokens = args[1] if len(args) > 1 else kwargs["token_ids"]
+        page, start_ns, has_range = token
+        if has_range:
+            ranges.pop(0, 0)
+        end_ns = (
+            page.mark(layout.MARK_INDEX["lookup_finished"])
+            if page is not None
+            else time.monotonic_ns()
+        )
+        asked = len(args[1] if len(args) > 1 else kwargs["token_ids"])
         found = int(result) if isinstance(result, int) else 0
-        page.add(_C["lookup_calls"])
-        page.add(_C["lookup_asked_tokens"], len(tokens))
-        page.add(_C["lookup_hit_tokens"], found)
-        page.add(_C["lookup_nanoseconds"], end_ns - token)
-        page.operation(layout.KIND_INDEX["lookup"], 0, token, end_ns, found, 0, 0, 0)
+        if spans.outbox is not None:
+            spans.finished(
+                spans.Operation(
+                    "lookup",
+                    start_ns,
+                    end_ns,
+                    None,
+                    _lookup_id(args, kwargs),
+                    asked,
+                    found,
+                    whole_chunks(found, args[0].config.chunk_size),
+                    0,
+                    "",
+                    error=error_of(result) or ("timeout" if _local.timed_out else ""),
+                )
+            )
+        if page is not None:
+            page.add(_C["lookup_calls"])
+            page.add(_C["lookup_asked_tokens"], asked)
+            page.add(_C["lookup_hit_tokens"], found)
+            page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
+            page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, found, 0, 0, 0)
+
+
+def _lookup_id(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    return str(args[2] if len(args) > 2 else kwargs["lookup_id"])
 
 
 class FactoryHook:
@@ -135,6 +195,7 @@ class FactoryHook:
         config = args[0] if args else kwargs["config"]
         metadata = args[1] if len(args) > 1 else kwargs["metadata"]
         recorder.identify("scheduler", None, **facts(config, metadata))
+        telemetry.start()
 
     def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
         return None

@@ -7,14 +7,18 @@ fill in the chunks and bytes that really moved. Names are those of LMCache 0.5.5
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from exporters import page_layout as layout
-from patched_engine import recorder
+from patched_engine import recorder, telemetry
+from patched_engine.hooks.work import Work, moved, owned_chunks, prefetched, whole_chunks
 from patched_engine.hooks.wrap import FAILED, attach, when_imported
+from patched_engine.page import Page
+from patched_engine.telemetry import ranges, spans
 
 _C = layout.COUNTER_INDEX
 _M = layout.MARK_INDEX
@@ -25,102 +29,97 @@ _L1_BACKEND = "LocalCPUBackend"
 FINGERPRINT_TOKENS = 512  # two chunks of the usual 256: one key depends on the other
 
 
-class Work:
-    """One engine call under way in this thread."""
-
-    __slots__ = ("asked_tokens", "expected_chunks", "l1", "l2", "start_ns")
-
-    def __init__(self, start_ns: int) -> None:
-        self.start_ns = start_ns
-        self.asked_tokens = 0
-        self.expected_chunks = 0
-        self.l1 = [0, 0]  # chunks, bytes
-        self.l2 = [0, 0]
-
-    def tier(self) -> int:
-        """The tier code of what moved."""
-        if self.l1[0] and self.l2[0]:
-            return layout.TIER_INDEX["mixed"]
-        if self.l2[0]:
-            return layout.TIER_INDEX["l2"]
-        return layout.TIER_INDEX["l1"] if self.l1[0] else layout.TIER_INDEX[""]
-
-
-class Prefetched:
-    """What was prefetched for each request, until its load is reported. Bounded: a request that
-    was aborted never collects its own."""
-
-    def __init__(self, most: int = 512) -> None:
-        self._most = most
-        self._by_request: OrderedDict[str, Work] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def add(self, request_id: str, tier: str, chunks: int, size_bytes: int) -> None:
-        """Add what one backend brought ("l1" or "l2")."""
-        with self._lock:
-            work = self._by_request.setdefault(request_id, Work(0))
-            into = work.l1 if tier == "l1" else work.l2
-            into[0] += chunks
-            into[1] += size_bytes
-            if len(self._by_request) > self._most:
-                self._by_request.popitem(last=False)
-
-    def take(self, request_id: str) -> Work:
-        """What came for this request; nothing, if nothing did."""
-        with self._lock:
-            return self._by_request.pop(request_id, None) or Work(0)
-
-
-prefetched = Prefetched()
 _local = threading.local()  # .work: the innermost Work of this thread
 
 
-def owned_chunks(first: int, last: int, rank: int, world_size: int) -> int:
-    """How many chunks c of [first, last) have c mod W = rank: the rank's expected share."""
-    if last <= first or world_size <= 0:
-        return 0
-    return (last - 1 - rank) // world_size - (first - 1 - rank) // world_size
+def rank_of(metadata: Any) -> int | None:
+    """A worker's rank in LMCache's world; None for the scheduler, which has none."""
+    return None if metadata.role == "scheduler" else int(metadata.worker_id)
 
 
-def moved(objects: Sequence[Any]) -> tuple[int, int]:
-    """Chunks and bytes of a list of memory objects; None entries moved nothing."""
-    chunks = size_bytes = 0
-    for item in objects:
-        if item is not None:
-            chunks += 1
-            size_bytes += item.get_size()
-    return chunks, size_bytes
+def error_of(result: Any) -> str:
+    """The type of the exception that the observed call raised, or nothing if it returned."""
+    if result is not FAILED:
+        return ""
+    kind = type(sys.exception())  # the hook is told inside the handler
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"
 
 
 class _EngineHook:
-    """What store, retrieve and lookup share: a Work in this thread, and its marks."""
+    """What store, retrieve and lookup share: a Work in this thread, its range, page and span."""
 
-    started: int
+    kind: str
+    request_id_position = sys.maxsize  # a keyword in store and retrieve
+    request_id_name = "req_id"
 
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Work | None:
         page = recorder.current()
-        if page is None:
+        if page is not None:
+            work = Work(page.mark(_M[f"{self.kind}_started"]))
+        elif spans.outbox is not None or ranges.domain is not None:
+            work = Work(time.monotonic_ns())
+        else:
             return None
-        work = Work(page.mark(self.started))
         _local.work = work
+        if ranges.domain is not None:
+            work.has_range = ranges.push(
+                self.kind, self.request_id(args, kwargs), rank_of(args[0].metadata)
+            )
         return work
 
     def after(
         self, token: Work | None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         _local.work = None
+        if token is None:
+            return
         page = recorder.current()
-        if page is not None and token is not None:
-            self.record(page, token, args, kwargs, result)
+        try:
+            token.end_ns = (
+                page.mark(_M[f"{self.kind}_finished"]) if page is not None else time.monotonic_ns()
+            )
+            self.measure(token, args, kwargs, result)
+        finally:
+            if token.has_range:
+                ranges.pop(token.chunks, token.size_bytes)
+        if spans.outbox is not None:
+            spans.finished(self.operation(token, args, kwargs, error_of(result)))
+        if page is not None:
+            self.record(page, token)
 
-    def record(
-        self,
-        page: Any,
-        work: Work,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        result: Any,
+    def request_id(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """The request that this call is for; empty where the caller names none."""
+        named = _argument(args, kwargs, self.request_id_position, self.request_id_name)
+        return str(named or "")
+
+    def operation(
+        self, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: str
+    ) -> spans.Operation:
+        """What a span is made of."""
+        return spans.Operation(
+            self.kind,
+            work.start_ns,
+            work.end_ns,
+            rank_of(args[0].metadata),
+            self.request_id(args, kwargs),
+            work.asked_tokens,
+            work.tokens,
+            work.chunks,
+            work.size_bytes,
+            layout.TIERS[work.tier()],
+            work.l2[0],
+            error,
+        )
+
+    def measure(
+        self, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
+        """Fill in what the call's arguments and result say."""
+        raise NotImplementedError
+
+    def record(self, page: Page, work: Work) -> None:
+        """Write the finished work to the page."""
         raise NotImplementedError
 
 
@@ -131,26 +130,40 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], position: int, n
 class StoreHook(_EngineHook):
     """LMCacheEngine.store(self, tokens, hashes, offsets, mask, **kwargs)."""
 
-    started = _M["store_started"]
+    kind = "store"
 
-    def record(
-        self, page: Any, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    def measure(
+        self, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        end_ns = page.mark(_M["store_finished"])
         engine = args[0]
-        tokens, new_tokens = _stored_range(args, kwargs)
+        tokens, work.tokens = _stored_range(args, kwargs)
+        work.asked_tokens = work.tokens
         chunk = engine.config.chunk_size
         metadata = engine.metadata
-        expected = owned_chunks(
-            (tokens - new_tokens) // chunk, tokens // chunk, metadata.worker_id, metadata.world_size
+        work.expected_chunks = owned_chunks(
+            (tokens - work.tokens) // chunk,
+            tokens // chunk,
+            metadata.worker_id,
+            metadata.world_size,
         )
+
+    def record(self, page: Page, work: Work) -> None:
         page.add(_C["store_calls"])
-        page.add(_C["store_tokens"], new_tokens)
+        page.add(_C["store_tokens"], work.tokens)
         page.add(_C["store_chunks"], work.l1[0])
         page.add(_C["store_bytes"], work.l1[1])
-        page.add(_C["store_expected_chunks"], expected)
-        page.add(_C["store_nanoseconds"], end_ns - work.start_ns)
-        page.operation(_STORE, work.tier(), work.start_ns, end_ns, new_tokens, *work.l1, expected)
+        page.add(_C["store_expected_chunks"], work.expected_chunks)
+        page.add(_C["store_nanoseconds"], work.end_ns - work.start_ns)
+        page.operation(
+            _STORE,
+            work.tier(),
+            work.start_ns,
+            work.end_ns,
+            work.tokens,
+            work.l1[0],
+            work.l1[1],
+            work.expected_chunks,
+        )
 
 
 def _stored_range(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int, int]:
@@ -165,58 +178,69 @@ def _stored_range(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[int
 class RetrieveHook(_EngineHook):
     """LMCacheEngine.retrieve(self, tokens, mask, **kwargs) -> bool mask of loaded tokens."""
 
-    started = _M["load_started"]
+    kind = "load"
 
-    def record(
-        self, page: Any, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    def measure(
+        self, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        end_ns = page.mark(_M["load_finished"])
         tokens = _argument(args, kwargs, 1, "tokens")
         mask = _argument(args, kwargs, 2, "mask")
-        asked = int(mask.sum()) if mask is not None else len(tokens)
-        loaded = 0 if result is FAILED else int(result.sum())
+        work.asked_tokens = int(mask.sum()) if mask is not None else len(tokens)
+        work.tokens = 0 if result is FAILED else int(result.sum())
+        if args[0].async_loading:
+            came = prefetched.take(self.request_id(args, kwargs))
+            work.l1, work.l2, work.is_counted = came.l1, came.l2, True
+
+    def record(self, page: Page, work: Work) -> None:
         page.add(_C["load_calls"])
-        page.add(_C["load_asked_tokens"], asked)
-        page.add(_C["load_tokens"], loaded)
-        if args[0].async_loading:  # counted as it came, in the background
-            came = prefetched.take(str(kwargs.get("req_id", "")))
-            work.l1, work.l2 = came.l1, came.l2
-        else:
+        page.add(_C["load_asked_tokens"], work.asked_tokens)
+        page.add(_C["load_tokens"], work.tokens)
+        if not work.is_counted:
             page.add(_C["load_l1_chunks"], work.l1[0])
             page.add(_C["load_l1_bytes"], work.l1[1])
             page.add(_C["load_l2_chunks"], work.l2[0])
             page.add(_C["load_l2_bytes"], work.l2[1])
-        page.add(_C["load_nanoseconds"], end_ns - work.start_ns)
+        page.add(_C["load_nanoseconds"], work.end_ns - work.start_ns)
         page.operation(
             _LOAD,
             work.tier(),
             work.start_ns,
-            end_ns,
-            loaded,
-            work.l1[0] + work.l2[0],
-            work.l1[1] + work.l2[1],
+            work.end_ns,
+            work.tokens,
+            work.chunks,
+            work.size_bytes,
             0,
         )
 
 
 class LookupHook(_EngineHook):
-    """LMCacheEngine.lookup(self, tokens, hashes, offsets, ...) -> tokens found."""
+    """LMCacheEngine.lookup(self, tokens, hashes, offsets, search_range, lookup_id, ...) -> tokens
+    found."""
 
-    started = _M["lookup_started"]
+    kind = "lookup"
+    request_id_position = 5
+    request_id_name = "lookup_id"
 
-    def record(
-        self, page: Any, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    def measure(
+        self, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        end_ns = page.mark(_M["lookup_finished"])
         tokens = _argument(args, kwargs, 1, "tokens")
         offsets = _argument(args, kwargs, 3, "offsets")
-        asked = len(tokens) if tokens is not None else int(sum(offsets or ()))
-        found = 0 if result is FAILED else int(result)
+        work.asked_tokens = len(tokens) if tokens is not None else int(sum(offsets or ()))
+        work.tokens = 0 if result is FAILED else int(result)
+
+    def operation(
+        self, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: str
+    ) -> spans.Operation:
+        made = super().operation(work, args, kwargs, error)
+        return made._replace(chunks=whole_chunks(work.tokens, args[0].config.chunk_size))
+
+    def record(self, page: Page, work: Work) -> None:
         page.add(_C["lookup_calls"])
-        page.add(_C["lookup_asked_tokens"], asked)
-        page.add(_C["lookup_hit_tokens"], found)
-        page.add(_C["lookup_nanoseconds"], end_ns - work.start_ns)
-        page.operation(_LOOKUP, 0, work.start_ns, end_ns, found, 0, 0, 0)
+        page.add(_C["lookup_asked_tokens"], work.asked_tokens)
+        page.add(_C["lookup_hit_tokens"], work.tokens)
+        page.add(_C["lookup_nanoseconds"], work.end_ns - work.start_ns)
+        page.operation(_LOOKUP, 0, work.start_ns, work.end_ns, work.tokens, 0, 0, 0)
 
 
 class BatchedPutHook:
@@ -280,6 +304,7 @@ class BuilderHook:
         recorder.identify(
             role, int(metadata.worker_id) if role == "worker" else None, **facts(config, metadata)
         )
+        telemetry.start()
 
     def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
         if result is not FAILED:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from patched_engine.hooks.lmcache_engine import owned_chunks
+from patched_engine.hooks.work import owned_chunks
 from patched_engine.recorder import url_without_credentials
 from tests.patched_engine import engine_rank
 from tests.patched_engine.decode import Decoded, decode
