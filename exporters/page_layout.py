@@ -58,7 +58,7 @@ COUNTERS = (
 )
 COUNTER_INDEX = {name: i for i, name in enumerate(COUNTERS)}
 LANE_WORDS = 64
-LANE_COUNT = 17  # the last one is shared, under a lock, by threads that found no lane free
+LANE_COUNT = 65  # the last one takes what threads that found no lane free have counted
 SHARED_LANE = LANE_COUNT - 1
 
 # Timestamps (0: never). Each has one writer.
@@ -308,7 +308,10 @@ def unpack_info(data: bytes) -> dict[str, object] | None:
     text = data[_INFO_HEAD.size : _INFO_HEAD.size + length]
     if len(text) != length or zlib.crc32(WORD.pack(seq) + text) != crc:
         return None
-    info = json.loads(text)
+    try:
+        info = json.loads(text)
+    except (ValueError, RecursionError):  # whole by its checksum, and still not an object of ours
+        return None
     return info if isinstance(info, dict) else None
 
 

@@ -23,10 +23,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from exporters import page_layout as layout
-from patched_engine.truncation_guard import guard_mapping
+from patched_engine.truncation_guard import guard_mapping, reinstall_guard
 
 HEARTBEAT_INTERVAL_SECONDS = 1.0
 LOCK_BYTES = 1
+# Counts of threads without a lane, until the next heartbeat: more would be lost, never waited for.
+MOST_OVERFLOW = 1_000_000
+
+_own_pages: set[str] = set()  # names of this process's open pages
 
 _monotonic_ns = time.monotonic_ns
 _crc32 = zlib.crc32
@@ -120,7 +124,7 @@ class Page:
         self._marks_word = self._layout.marks_offset // 8
         self._free_lanes: deque[int] = deque(range(layout.SHARED_LANE))
         self._local = threading.local()
-        self._shared_lane_lock = threading.Lock()
+        self._overflow: deque[tuple[int, int]] = deque(maxlen=MOST_OVERFLOW)
         self._info: dict[str, object] = {}
         self.timeouts: dict[str, float] = {}  # of the info section, for the pending table
         self._info_seq = 0
@@ -137,7 +141,6 @@ class Page:
         self._heartbeat = threading.Thread(
             target=self._beat, name="stallscope-heartbeat", daemon=True
         )
-        self._heartbeat.start()
 
     @classmethod
     def create(
@@ -177,11 +180,16 @@ class Page:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, LOCK_BYTES)
             page = cls(final, mapping, fd, header)
             page.set_info(info)
+            _own_pages.add(final.name)
             os.rename(temporary, final)
-        except OSError as error:
+            page._heartbeat.start()
+        except BaseException as error:
             os.close(fd)
+            _own_pages.discard(final.name)
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+            if not isinstance(error, OSError):
+                raise
             raise PageUnavailableError(error.errno, f"no page in {folder}: {error}") from error
         return page
 
@@ -201,12 +209,14 @@ class Page:
         return now
 
     def _add_first(self, counter: int, amount: int) -> None:
-        """A thread's first count claims a lane; where none is free it shares the last one."""
+        """A thread's first count claims a lane; where none is free the heartbeat counts for it.
+
+        A lock would do too, but a thread may wait long for one while others hold the interpreter.
+        """
         try:
             index = self._free_lanes.popleft()
         except IndexError:
-            with self._shared_lane_lock:
-                self._lane(layout.SHARED_LANE)[counter] += amount
+            self._overflow.append((counter, amount))
             return
         self._local.claim = _LaneClaim(self._free_lanes, index)
         self._local.lane = self._lane(index)
@@ -274,17 +284,17 @@ class Page:
         connection_ids: tuple[int, ...] = (),
     ) -> int:
         """Enter one operation into the pending table; returns its slot, or -1 when it is full."""
-        try:
-            slot = self._free_pending.popleft()
-        except IndexError:
-            self.add(layout.COUNTER_INDEX["pending_drops"])
-            return -1
         seq = next(self._pending_seq)
         packed = layout.pack_pending(
             layout.PendingRecord(
                 seq, seq, kind, _monotonic_ns(), timeout_ns, key_count, first_key, connection_ids
             )
         )
+        try:
+            slot = self._free_pending.popleft()  # last: what cannot be packed takes no slot
+        except IndexError:
+            self.add(layout.COUNTER_INDEX["pending_drops"])
+            return -1
         offset = self._layout.pending_offset + slot * layout.PENDING_BYTES
         self._map[offset : offset + len(packed)] = packed
         return slot
@@ -307,6 +317,8 @@ class Page:
         heartbeat = layout.MARK_INDEX["heartbeat"]
         while not self._stop.is_set():
             self.mark(heartbeat)
+            self._drain_overflow()
+            reinstall_guard()
             try:
                 self.truncated = os.fstat(self._fd).st_size < self._layout.page_bytes
             except OSError:
@@ -316,11 +328,20 @@ class Page:
                     poll()
             self._stop.wait(HEARTBEAT_INTERVAL_SECONDS)
 
+    def _drain_overflow(self) -> None:
+        """Add what threads without a lane counted; the shared lane has this one writer."""
+        lane = self._lane(layout.SHARED_LANE)
+        for _ in range(len(self._overflow)):
+            counter, amount = self._overflow.popleft()
+            lane[counter] += amount
+
     def close(self, unlink: bool = True) -> None:
         """Stop the heartbeat, drop the lock and, on a clean end, the file."""
         self._stop.set()
         if threading.current_thread() is not self._heartbeat:
             self._heartbeat.join(timeout=2 * HEARTBEAT_INTERVAL_SECONDS)
+        self._drain_overflow()
+        _own_pages.discard(self.path.name)
         if unlink:
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
@@ -342,7 +363,7 @@ def sweep_dead_pages(folder: Path, facts: dict[str, object]) -> int:
     identity = [facts.get(key) for key in ("engine_id", "roles", "rank")]
     removed = 0
     for path in folder.glob(f"*{layout.SUFFIX}"):
-        if path.name.startswith(f"{os.getpid()}-"):
+        if path.name in _own_pages:
             continue
         with contextlib.suppress(OSError, ValueError, struct.error):
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -102,6 +102,22 @@ def guard_mapping(mapping: mmap.mmap) -> Guard:
         return Guard(0, 0, False)
 
 
+def reinstall_guard() -> None:
+    """Take SIGBUS back where another handler (faulthandler's, say) was put over ours since.
+
+    What stood there becomes the former disposition: a fault that is not a page's goes to it.
+    """
+    global _installed
+    with _lock:
+        if not _installed:
+            return
+        current = _SigAction()
+        asked = _libc.sigaction(signal.SIGBUS, None, ctypes.byref(current))
+        if asked == 0 and current.handler != ctypes.cast(_callback, ctypes.c_void_p).value:
+            _installed = False
+            _install()
+
+
 def _install() -> bool:
     global _installed
     if _installed:

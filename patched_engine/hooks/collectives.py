@@ -145,7 +145,7 @@ class _OutermostHook:
             return None
         try:
             return self.start(args, kwargs)
-        except Exception:
+        except BaseException:  # a KeyboardInterrupt too, or this thread would go unrecorded
             _local.depth = depth  # `after` will not be called
             raise
 
@@ -222,7 +222,7 @@ class _InitHook:
 
 
 class _DestroyHook:
-    """A destroyed group's sequence starts anew with the next one of its name."""
+    """A destroyed group's sequence ends; the others', the default group's above all, go on."""
 
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         return None
@@ -230,7 +230,8 @@ class _DestroyHook:
     def after(
         self, token: None, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
-        forget_groups()
+        group = args[0] if args else kwargs.get("group")
+        forget_groups(group)
 
 
 def _hook_torch(module: Any) -> None:

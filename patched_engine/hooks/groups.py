@@ -87,6 +87,14 @@ def _register(group: Any) -> GroupTracker | None:
     return tracker
 
 
-def forget_groups() -> None:
-    """Drop all trackers: a process group was destroyed, and its sequence with it."""
-    _trackers.clear()
+def forget_groups(group: Any = None) -> None:
+    """Drop the tracker of a destroyed group; None, or the default group itself, ends them all.
+
+    Only members destroy a subgroup: were the others dropped with it, their sequences would begin
+    anew on some ranks of the default group and not on the rest.
+    """
+    default = _trackers.get(None)
+    if group is None or (default is not None and _trackers.get(group) is default):
+        _trackers.clear()
+    else:
+        _trackers.pop(group, None)

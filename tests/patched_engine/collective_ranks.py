@@ -46,6 +46,7 @@ def main() -> None:
     assert objects == [{"rank": r} for r in range(world_size)]
     if even is not None and rank < 2:
         dist.all_reduce(one, group=even)
+        dist.destroy_process_group(even)  # on its members only: the default group goes on
     dist.barrier(async_op=False)
     if rank == late_rank:
         time.sleep(3)  # the others stand in an open collective meanwhile

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +57,7 @@ def test_counters_are_exact_under_many_threads(page: Page) -> None:
         worker.start()
     for worker in workers:
         worker.join()
+    time.sleep(1.2)  # the heartbeat adds what threads without a lane have counted
     seen = decode(page.path)
     assert seen.counters["store_bytes"] == threads * each * 3
     assert seen.lanes_used == layout.LANE_COUNT
@@ -143,6 +146,28 @@ def test_a_full_pending_table_drops_and_counts(page: Page) -> None:
     assert seen.counters["pending_drops"] == 3
     assert seen.pending == []
     assert page.submit("get", 0, 1, "k") >= 0
+
+
+def test_what_cannot_be_packed_takes_no_slot(page: Page) -> None:
+    for _ in range(2 * layout.PENDING_COUNT):
+        with pytest.raises(struct.error):
+            page.submit("get", -1, 1, "k")
+    assert page.submit("get", 0, 1, "k") >= 0
+
+
+def test_facts_that_are_no_json_leave_nothing_behind(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with pytest.raises(TypeError):
+        Page.create(tmp_path, {"bad": object()})
+    assert list(tmp_path.iterdir()) == []
+    assert threading.active_count() == before
+
+
+def test_facts_that_nest_too_deep_are_torn() -> None:
+    text = b"[" * 16_000
+    head = struct.pack("<QI", 1, len(text))
+    packed = head + struct.pack("<I", zlib.crc32(layout.WORD.pack(1) + text)) + text
+    assert layout.unpack_info(packed) is None
 
 
 def test_facts_are_merged_and_too_many_are_refused(page: Page) -> None:

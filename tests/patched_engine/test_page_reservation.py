@@ -192,6 +192,47 @@ def test_a_new_engine_sweeps_the_dead_page_of_its_place(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dead_page_of_a_reused_pid_is_swept_and_our_own_is_not(tmp_path: Path) -> None:
+    engine = start(tmp_path)
+    assert engine.stdout is not None
+    engine.stdout.readline()
+    engine.kill()
+    engine.wait(timeout=10)
+    (dead,) = tmp_path.glob("*.page")
+    # A container that starts again gives its processes the pids of its last life.
+    dead.rename(tmp_path / f"{os.getpid()}-0000000000000001.page")
+    identity: dict[str, object] = {"engine_id": "e", "roles": ["worker"], "rank": 0}
+    own = Page.create(tmp_path, identity)
+    try:
+        assert sweep_dead_pages(tmp_path, identity) == 1
+        assert list(tmp_path.iterdir()) == [own.path]
+    finally:
+        own.close()
+
+
+def test_a_handler_put_over_ours_is_taken_back(tmp_path: Path) -> None:
+    script = f"""
+import faulthandler, os, time
+from pathlib import Path
+from patched_engine.page import Page
+page = Page.create(Path({str(tmp_path)!r}), {{}})
+faulthandler.enable()
+time.sleep(1.5)
+os.truncate(page.path, 0)
+page.add(0)
+print("alive")
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert result.stdout == "alive\n", result.stderr
+
+
 def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.page").write_bytes(b"not a page")
     os.mkfifo(tmp_path / "pipe.page")
