@@ -287,6 +287,17 @@ def _unseen_in(engines: Iterable[Engine]) -> list[Unseen]:
                         "see that worker's log for why it could not reserve one",
                     )
                 )
+        dropped = sum(worker.counters.get("ring_drops", 0) for worker in workers.values())
+        if dropped:
+            unseen.append(
+                Unseen(
+                    name,
+                    reasons.UNJOINED,
+                    f"{name}: {dropped} collectives are not on record: more process groups, or "
+                    "more under way, than a page holds",
+                    "what the ranks wait for there cannot be told; restart the engine",
+                )
+            )
         joined = any(g.totals for g in engine.groups)
         for group in engine.groups:
             if group.unseen_reason in (reasons.ASYNC_ONLY, reasons.UNJOINED) and not joined:

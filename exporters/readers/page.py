@@ -21,6 +21,13 @@ _LANES = struct.Struct(f"<{layout.LANE_COUNT * layout.LANE_WORDS}Q")
 _MARKS = struct.Struct(f"<{layout.MARK_WORDS}Q")
 _MOST_RING_RECORDS = 1 << 20
 
+MOST_RANKS = 4096  # a page is another process's word: a larger world would be listed rank by rank
+
+
+def plain(text: str) -> str:
+    """Text of a page or a folder as it may go to a terminal or a metric's label."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
 
 class Unreadable(Exception):
     """A page that cannot be read now: a reason of exporters.reasons, one line, and the mend."""
@@ -197,12 +204,12 @@ class PageReader:
         engine_id, roles, rank = self.identity()
         world_size = self.info.get("world_size")
         process = Process(
-            page=self.path.name,
+            page=plain(self.path.name),
             pid=self.header.pid,
-            engine_id=engine_id,
+            engine_id=plain(engine_id),
             roles=roles,
             rank=rank,
-            world_size=world_size if isinstance(world_size, int) else 0,
+            world_size=min(max(world_size, 0), MOST_RANKS) if isinstance(world_size, int) else 0,
             incarnation=self.header.incarnation,
             liveness=liveness(locked, heartbeat_age_seconds),
             heartbeat_age_seconds=heartbeat_age_seconds,

@@ -131,7 +131,7 @@ class ShardAsker:
             info = self._client.info()
         except redis.exceptions.RedisError as error:
             return Shard(shown, up=False, reason=reason_of(error))
-        except (OSError, ValueError, IndexError, UnicodeError) as error:
+        except Exception as error:  # whatever an answer that is no INFO does to the client
             is_network = isinstance(error, OSError)
             return Shard(
                 shown, up=False, reason=reasons.UNREACHABLE if is_network else reasons.NOT_VALKEY
@@ -226,6 +226,8 @@ def reason_of(error: Exception) -> str:
         return reasons.AUTH
     if isinstance(error, exceptions.ResponseError):
         text = str(error)
+        if text.startswith("LOADING") or "max number of clients" in text:
+            return reasons.UNREACHABLE  # Valkey, but not for us now
         return reasons.AUTH if text.startswith(("NOAUTH", "WRONGPASS")) else reasons.NOT_VALKEY
     if isinstance(error, exceptions.InvalidResponse):
         return reasons.NOT_VALKEY

@@ -76,13 +76,11 @@ class UnderWay:
 
     def end(self, lookup_id: str, tokens: int, timed_out: bool = False) -> Page | None:
         """Take one out and record what was found; its page, if it was under way and has one."""
-        with self._lock:
-            begun = self._entries.pop(lookup_id, None)
+        begun = self.drop(lookup_id)
         if begun is None:
             return None
         page, start_ns = begun.page, begun.start_ns
         if page is not None:
-            page.complete(begun.slot)
             end_ns = page.mark(layout.MARK_INDEX["lookup_finished"])
         else:
             end_ns = time.monotonic_ns()
@@ -93,6 +91,14 @@ class UnderWay:
             page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
             page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, tokens, 0, 0, 0)
         return page
+
+    def drop(self, lookup_id: str) -> Begun | None:
+        """Take one out of which nothing was found out, if it is under way."""
+        with self._lock:
+            begun = self._entries.pop(lookup_id, None)
+        if begun is not None and begun.page is not None:
+            begun.page.complete(begun.slot)
+        return begun
 
     def _operation(
         self, lookup_id: str, begun: Begun, end_ns: int, tokens: int, timed_out: bool
@@ -174,7 +180,7 @@ class ClearLookupHook:
     """LMCacheAsyncLookupClient.clear_lookup_status(self, lookup_id): done with, or cancelled."""
 
     def before(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        _lookups.end(args[1] if len(args) > 1 else kwargs["lookup_id"])
+        _lookups.drop(args[1] if len(args) > 1 else kwargs["lookup_id"])
 
     def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
         return None
