@@ -52,9 +52,10 @@ class _Runbook:
 
 
 def _list_text(pages: list[Page], look: Style) -> str:
-    lines = []
+    lines: list[str] = []
+    width = max((len(page.name) for page in pages), default=0) + 2
     for page in pages:
-        lines += look.wrap(page.title, " " * 18, first=f"{page.name:<18}")
+        lines += look.wrap(page.title, " " * width, first=f"{page.name:<{width}}")
     return "\n".join([*lines, "", "stallscope runbook NAME shows one."])
 
 
