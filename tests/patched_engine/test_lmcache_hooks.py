@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -20,6 +22,7 @@ from tests.patched_engine.decode import Decoded, decode
 from tests.servers import valkey_server
 
 ROOT = Path(__file__).parents[2]
+TRIES = 4
 PROGRAM = Path(engine_rank.__file__)
 FULL_TOKENS = engine_rank.CHUNKS * engine_rank.CHUNK_TOKENS
 
@@ -37,33 +40,43 @@ def ran(
         if not second.is_dir():
             pytest.skip("LMCache 0.5.6 is not beside the environment (make setup)")
         path = f"{second}:{path}"
-    pages = tmp_path_factory.mktemp("pages")
-    with valkey_server() as port:
-        engine = subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(port)],
-            cwd=pages,
-            env={
-                **os.environ,
-                "STALLSCOPE_DIR": str(pages),
-                "PYTHONPATH": path,
-                "PYTHONHASHSEED": "0",
-                "LMCACHE_LOG_LEVEL": "ERROR",
-                "LMCACHE_TRACK_USAGE": "false",
-                "PROMETHEUS_MULTIPROC_DIR": str(pages),
-            },
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
+    for _ in range(TRIES):
+        pages = tmp_path_factory.mktemp("pages")
+        with valkey_server() as port, _engine(port, pages, path) as engine:
             assert engine.stdout is not None
-            lines = iter(line for line in engine.stdout if line.startswith(("{", "m@")))
-            did, key = json.loads(next(lines)), next(lines).strip()
+            said = (line for line in engine.stdout if line.startswith(("{", "m@")))
+            lines = list(itertools.islice(said, 2))
+            if not lines and engine.wait() == engine_rank.STUCK_EXIT:
+                continue
             time.sleep(1.2)  # the GET is under way, and the heartbeat has listed the late hooks
             (page,) = pages.glob("*.page")
-            yield did, key, decode(page)
-        finally:
-            engine.kill()
-            engine.wait()
+            yield json.loads(lines[0]), lines[1].strip(), decode(page)
+            return
+    pytest.fail(f"the stock client lost a completion in {TRIES} runs running (upstream #5547)")
+
+
+@contextlib.contextmanager
+def _engine(port: int, pages: Path, path: str) -> Iterator[subprocess.Popen[str]]:
+    engine = subprocess.Popen(
+        [sys.executable, str(PROGRAM), str(port)],
+        cwd=pages,
+        env={
+            **os.environ,
+            "STALLSCOPE_DIR": str(pages),
+            "PYTHONPATH": path,
+            "PYTHONHASHSEED": "0",
+            "LMCACHE_LOG_LEVEL": "ERROR",
+            "LMCACHE_TRACK_USAGE": "false",
+            "PROMETHEUS_MULTIPROC_DIR": str(pages),
+        },
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield engine
+    finally:
+        engine.kill()
+        engine.wait()
 
 
 Ran = tuple[dict[str, object], str, Decoded]
