@@ -25,9 +25,8 @@ class Plateau:
     @property
     def density(self) -> float:
         """How many times as many there are on it as beside it, by width."""
-        flanks = 2 * (t.PLATEAU_FLANK - t.PLATEAU_WIDTH) / (2 * t.PLATEAU_WIDTH)
         # Nothing beside counts as one: a few calls are no infinite ratio.
-        return len(self.on) / (max(self.beside, 1) / flanks)
+        return len(self.on) * t.PLATEAU_FLANKS / max(self.beside, 1)
 
 
 def judge(engine: Engine, snapshot: Snapshot) -> Answer:
@@ -52,6 +51,7 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
 
 def _plateau(process: Process, now_seconds: float) -> Plateau | None:
     """The configured timeout that the most lookups of the window ended at."""
+    edge = t.PLATEAU_WIDTH * (1 + t.PLATEAU_FLANKS)
     recent = [
         o
         for o in process.operations
@@ -64,7 +64,7 @@ def _plateau(process: Process, now_seconds: float) -> Plateau | None:
             continue
         off = [abs((o.end_seconds - o.start_seconds) / timeout - 1) for o in recent]
         on = tuple(o for o, by in zip(recent, off, strict=True) if by <= t.PLATEAU_WIDTH)
-        beside = sum(t.PLATEAU_WIDTH < by <= t.PLATEAU_FLANK for by in off)
+        beside = sum(t.PLATEAU_WIDTH < by <= edge for by in off)
         if on:
             candidates.append(Plateau(timeout, on, beside, len(recent)))
     return max(candidates, key=lambda p: len(p.on), default=None)

@@ -46,10 +46,10 @@ GET_SUSPECT_SECONDS: Final = 0.5
 # clients that have gone since.
 MEMORY_FULL_SHARE: Final = 0.9
 
-# A timed-out call ends within the reply path's jitter of its timeout; its flanks on both sides show
-# how many calls would be as long by chance.
+# A timed-out call ends within the reply path's jitter of its timeout; the flanks, together so many
+# times as wide (5% to 15% off), show how many calls would be as long by chance.
 PLATEAU_WIDTH: Final = 0.05
-PLATEAU_FLANK: Final = 0.15
+PLATEAU_FLANKS: Final = 2
 PLATEAU_DENSITY: Final = 5.0
 PLATEAU_LOOKUPS: Final = 3
 PLATEAU_WINDOW_SECONDS: Final = 60.0
