@@ -9,7 +9,7 @@ import pytest
 
 from detectors import ALL_RULES
 from exporters import reasons
-from exporters.evaluator import Evaluator, FindingMemory, worst_first
+from exporters.evaluator import KEPT_PICTURES, Evaluator, FindingMemory, worst_first
 from exporters.snapshot import Finding, Verdict
 from tests.exporters.lockstep import run
 from tests.exporters.page_files import SECOND, PageFile, locked, worker_info
@@ -195,3 +195,74 @@ def test_onsets_are_kept_apart_by_rank():
     memory = FindingMemory()
     memory.date([_finding("a", rank=0, since=50.0)], 100.0)
     assert memory.date([_finding("a", rank=1, since=1.0)], 101.0)[0].since_seconds == 1.0
+
+
+class _Suspicious(_Silent):
+    """Wants another look until its third picture."""
+
+    name = "suspicious"
+
+    def __call__(self, snapshot):
+        seen = len(snapshot.earlier) + 1
+        findings = (_finding("suspicious"),) if seen == 3 else ()
+        return Verdict("suspicious", findings, again=seen < self.wants)
+
+    wants = 3
+
+
+def test_a_look_takes_more_pictures_only_where_a_rule_asks(tmp_path):
+    began = time.monotonic()
+    evaluation = Evaluator(tmp_path, (), (_Fires(), _Suspicious())).look()
+    assert [f.id for f in evaluation.findings] == ["fires", "suspicious"]
+    assert 2.0 <= time.monotonic() - began < 3.5
+    began = time.monotonic()
+    Evaluator(tmp_path, (), (_Fires(),)).look()
+    assert time.monotonic() - began < 0.9
+
+
+def test_a_look_ends_though_a_rule_would_go_on(tmp_path):
+    rule = _Suspicious()
+    rule.wants = 99
+    began = time.monotonic()
+    assert Evaluator(tmp_path, (), (rule,)).look().verdicts[0].again
+    assert time.monotonic() - began < 3.5
+
+
+def test_earlier_pictures_are_kept_small_and_few(tmp_path):
+    pages = _pages(tmp_path, collectives=_straggling(late=2))
+    pages[0].operation(1)
+    with locked(*(page.path for page in pages)):
+        evaluator = Evaluator(tmp_path, (), ())
+        pictures = [evaluator.tick().snapshot for _ in range(KEPT_PICTURES + 3)]
+        evaluator.close()
+    last = pictures[-1]
+    assert [p.now_seconds for p in last.earlier] == [p.now_seconds for p in pictures[2:-1]]
+    assert all(not p.earlier for p in last.earlier)
+    [engine] = last.earlier[0].engines
+    assert engine.groups == () and len(engine.processes) == SIZE
+    assert all(not p.operations for p in engine.processes)
+    assert last.engines[0].groups and any(p.operations for p in last.engines[0].processes)
+
+
+def test_each_process_knows_its_shard(tmp_path):
+    for rank in range(2):
+        info = worker_info(rank, 2, shard_url=f"resp://v-{rank}:6379")
+        PageFile(tmp_path / f"{rank}.page", info)
+    evaluator = Evaluator(tmp_path, ["redis://v-1:6379"], ())
+    [engine] = evaluator.tick().snapshot.engines
+    evaluator.close()
+    assert [p.shard for p in engine.processes] == ["", "redis://v-1:6379"]
+
+
+class _Asks(_Silent):
+    name = "asks"
+
+    def questions(self, snapshot):
+        raise ZeroDivisionError
+
+    def __call__(self, snapshot):
+        return Verdict("asks")
+
+
+def test_a_rule_that_fails_to_ask_costs_nothing(tmp_path, caplog):
+    assert Evaluator(tmp_path, (), (_Asks(), _Fires())).tick().findings
