@@ -148,8 +148,11 @@ def test_a_key_that_was_stored_anew_leaves_the_connection_wedged(tmp_path):
     with rank("missing-key", tmp_path) as of, redis.Redis(port=of.port) as client:
         before = set(client.keys())
         of.begin()
-        time.sleep(0.5)
-        (gone,) = before - set(client.keys())
+        deadline = time.monotonic() + 20
+        while not (missing := before - set(client.keys())) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        (gone,) = missing
+        time.sleep(0.5)  # the GET of it is under way
         size = client.strlen(next(iter(before - {gone})))
         client.set(gone, b"x" * size)
         found, _ = _wait_for_a_finding(of, t.STUCK_TIMEOUTS * BLOCKING_SECONDS)
