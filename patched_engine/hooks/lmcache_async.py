@@ -84,12 +84,14 @@ class UnderWay:
             end_ns = page.mark(layout.MARK_INDEX["lookup_finished"])
         else:
             end_ns = time.monotonic_ns()
-        if spans.outbox is not None:
-            spans.finished(self._operation(lookup_id, begun, end_ns, tokens, timed_out))
-        if page is not None:
-            page.add(_C["lookup_hit_tokens"], tokens)
-            page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
-            page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, tokens, 0, 0, 0)
+        try:
+            if spans.outbox is not None:
+                spans.finished(self._operation(lookup_id, begun, end_ns, tokens, timed_out))
+        finally:
+            if page is not None:
+                page.add(_C["lookup_hit_tokens"], tokens)
+                page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
+                page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, tokens, 0, 0, 0)
         return page
 
     def drop(self, lookup_id: str) -> Begun | None:

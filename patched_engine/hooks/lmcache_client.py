@@ -160,28 +160,30 @@ class LookupClientHook:
         )
         asked = len(args[1] if len(args) > 1 else kwargs["token_ids"])
         found = int(result) if isinstance(result, int) else 0
-        if spans.outbox is not None:
-            spans.finished(
-                spans.Operation(
-                    "lookup",
-                    start_ns,
-                    end_ns,
-                    None,
-                    _lookup_id(args, kwargs),
-                    asked,
-                    found,
-                    whole_chunks(found, args[0].config.chunk_size),
-                    0,
-                    "",
-                    error=error_of(result) or ("timeout" if _local.timed_out else ""),
+        try:
+            if spans.outbox is not None:
+                spans.finished(
+                    spans.Operation(
+                        "lookup",
+                        start_ns,
+                        end_ns,
+                        None,
+                        _lookup_id(args, kwargs),
+                        asked,
+                        found,
+                        whole_chunks(found, args[0].config.chunk_size),
+                        0,
+                        "",
+                        error=error_of(result) or ("timeout" if _local.timed_out else ""),
+                    )
                 )
-            )
-        if page is not None:
-            page.add(_C["lookup_calls"])
-            page.add(_C["lookup_asked_tokens"], asked)
-            page.add(_C["lookup_hit_tokens"], found)
-            page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
-            page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, found, 0, 0, 0)
+        finally:
+            if page is not None:
+                page.add(_C["lookup_calls"])
+                page.add(_C["lookup_asked_tokens"], asked)
+                page.add(_C["lookup_hit_tokens"], found)
+                page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
+                page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, found, 0, 0, 0)
 
 
 def _lookup_id(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

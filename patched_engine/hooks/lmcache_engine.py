@@ -83,10 +83,12 @@ class _EngineHook:
         finally:
             if token.has_range:
                 ranges.pop(token.chunks, token.size_bytes)
-        if spans.outbox is not None:
-            spans.finished(self.operation(token, args, kwargs, error_of(result)))
-        if page is not None:
-            self.record(page, token)
+        try:
+            if spans.outbox is not None:
+                spans.finished(self.operation(token, args, kwargs, error_of(result)))
+        finally:
+            if page is not None:
+                self.record(page, token)
 
     def request_id(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """The request that this call is for; empty where the caller names none."""
@@ -108,7 +110,7 @@ class _EngineHook:
             work.chunks,
             work.size_bytes,
             layout.TIERS[work.tier()],
-            work.l2[0],
+            0 if work.is_counted else work.l2[0],  # the prefetch's span has what it read
             error,
         )
 

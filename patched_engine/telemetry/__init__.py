@@ -15,6 +15,6 @@ def wanted() -> bool:
 
 
 def start() -> None:
-    """Called once it is known who this process is. Never raises, never waits."""
+    """Called once it is known who this process is, before its engine serves. Never raises."""
     ranges.start()
     spans.start()

@@ -1,6 +1,6 @@
 """Turns finished operations into OpenTelemetry spans and sends them over OTLP.
 
-Only the outbox's thread imports this module. The provider is our own and is never made the global
+Imported only where spans are asked for. The provider is our own and is never made the global
 one. What the environment says of endpoint, protocol, headers, service name, resource attributes,
 sampling and batches is read by the SDK; the defaults that differ from its own are below.
 """
@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from urllib.parse import urlsplit
 
@@ -100,8 +100,7 @@ class WatchedExporter(SpanExporter):
 class Sender:
     """Provider, processor and exporter of this process. One thread sends; any may abort.
 
-    Raises ImportError where the exporter is not installed and ValueError for a protocol that is
-    neither "grpc" nor "http/protobuf".
+    Raises what `import_exporter` raises, and ValueError for figures that the SDK refuses.
     """
 
     def __init__(self, identity: Mapping[str, object], most_queued: int) -> None:
@@ -209,21 +208,29 @@ def _database(operation: Operation, shard_url: str) -> dict[str, AttributeValue]
     return given
 
 
-def _exporter() -> SpanExporter:
-    """The OTLP exporter of the protocol that the environment names; gRPC as the SDK's default."""
+def import_exporter() -> Callable[..., SpanExporter]:
+    """The OTLP exporter of the protocol that the environment names; gRPC as the SDK's default.
+
+    Raises ImportError where it is not installed and ValueError for a protocol that is neither
+    "grpc" nor "http/protobuf".
+    """
     names = (OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL)
     protocol = next((os.environ[n].strip() for n in names if os.environ.get(n)), "grpc")
-    timeouts = (OTEL_EXPORTER_OTLP_TRACES_TIMEOUT, OTEL_EXPORTER_OTLP_TIMEOUT)
-    timeout = None if any(n in os.environ for n in timeouts) else DEFAULT_TIMEOUT_SECONDS
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as over_grpc
 
-        return over_grpc.OTLPSpanExporter(timeout=timeout)
+        return over_grpc.OTLPSpanExporter
     if protocol == "http/protobuf":
         from opentelemetry.exporter.otlp.proto.http import trace_exporter as over_http
 
-        return over_http.OTLPSpanExporter(timeout=timeout)
+        return over_http.OTLPSpanExporter
     raise ValueError(f"OTLP protocol {protocol!r} is neither 'grpc' nor 'http/protobuf'")
+
+
+def _exporter() -> SpanExporter:
+    timeouts = (OTEL_EXPORTER_OTLP_TRACES_TIMEOUT, OTEL_EXPORTER_OTLP_TIMEOUT)
+    timeout = None if any(n in os.environ for n in timeouts) else DEFAULT_TIMEOUT_SECONDS
+    return import_exporter()(timeout=timeout)
 
 
 def _resource(identity: Mapping[str, object]) -> Resource:

@@ -1,8 +1,10 @@
 """Takes each finished operation off the engine's thread, for a thread of ours to make a span of.
 
-The engine's part is one append to a bounded queue. Importing OpenTelemetry (0.2 s of CPU with
-gRPC), making a span (tens of microseconds) and sending it all happen behind that queue. Nothing is
-imported, started or queued unless OTEL_EXPORTER_OTLP_ENDPOINT is set.
+The engine's part is one append to a bounded queue. Making a span (tens of microseconds) and sending
+it happen behind that queue. OpenTelemetry is imported while the engine is being built (0.2 s of CPU
+with gRPC): an import beside the first requests would hold the interpreter against them, and stock
+LMCache's client loses a completion where its submitting thread is held up. Nothing is imported,
+started or queued unless OTEL_EXPORTER_OTLP_ENDPOINT is set.
 """
 
 from __future__ import annotations
@@ -94,7 +96,7 @@ class Outbox:
             from patched_engine.telemetry.otlp import Sender
 
             self._sender = Sender(recorder.identity(), self.most_queued)
-        except Exception as error:  # not installed, or the environment asks for what it cannot do
+        except Exception as error:  # what the environment asks for cannot be had
             recorder.fault("spans", error)
             self._waiting.clear()
             if outbox is self:
@@ -146,10 +148,16 @@ _of_parents: list[Outbox] = []
 
 
 def start() -> None:
-    """Make the outbox and its thread, if the environment asks for spans. Never raises."""
+    """Make the outbox and its thread, if the environment asks for spans. Never raises.
+
+    Without the exporter's package that is one fault, and no spans.
+    """
     global outbox
     try:
         if outbox is None and wanted():
+            from patched_engine.telemetry import otlp
+
+            otlp.import_exporter()
             made = Outbox()
             made.start()
             outbox = made
