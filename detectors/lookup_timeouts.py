@@ -39,8 +39,8 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
             continue
         if len(plateau.on) < t.PLATEAU_LOOKUPS:
             few = (
-                f"{len(plateau.on)} lookups took {plateau.timeout_seconds:g} s, a configured "
-                f"timeout; needs {t.PLATEAU_LOOKUPS}"
+                f"{len(plateau.on)} of {plateau.lookups} lookups took "
+                f"{plateau.timeout_seconds:g} s, a configured timeout; needs {t.PLATEAU_LOOKUPS}"
             )
         elif plateau.density >= t.PLATEAU_DENSITY:
             findings.append(_finding(engine, process, plateau, snapshot.now_seconds))
@@ -65,7 +65,7 @@ def _plateau(process: Process, now_seconds: float) -> Plateau | None:
         off = [abs((o.end_seconds - o.start_seconds) / timeout - 1) for o in recent]
         on = tuple(o for o, by in zip(recent, off, strict=True) if by <= t.PLATEAU_WIDTH)
         beside = sum(t.PLATEAU_WIDTH < by <= edge for by in off)
-        if on:
+        if on and now_seconds - on[-1].end_seconds <= t.PLATEAU_RECENT_TIMEOUTS * timeout:
             candidates.append(Plateau(timeout, on, beside, len(recent)))
     return max(candidates, key=lambda p: len(p.on), default=None)
 

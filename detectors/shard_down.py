@@ -92,7 +92,7 @@ def _finding(
                 oldest,
                 None,
                 "seconds",
-                f"{len(waiting)} operations of its ranks are pending, the oldest for "
+                f"operations of its ranks that are pending: {len(waiting)}, the oldest for "
                 f"{oldest:.1f} s",
             )
         )

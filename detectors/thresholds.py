@@ -53,5 +53,7 @@ PLATEAU_FLANKS: Final = 2
 PLATEAU_DENSITY: Final = 5.0
 PLATEAU_LOOKUPS: Final = 3
 PLATEAU_WINDOW_SECONDS: Final = 60.0
+# When the last one is so many timeouts ago, it is over.
+PLATEAU_RECENT_TIMEOUTS: Final = 5
 # Half of all lookups waiting out their timeout: the cache is as good as off, and worse than none.
 PLATEAU_CRITICAL_SHARE: Final = 0.5

@@ -79,6 +79,15 @@ def test_the_timeout_is_the_one_on_the_page():
     assert RULE(_lookups(*[0.0] * 9, timeouts={"lookup_seconds": 0})).findings == ()
 
 
+@pytest.mark.parametrize(("share", "fires"), [(0.99, True), (1.01, False)])
+def test_when_the_last_is_long_ago_it_is_over(share, fires):
+    ended = t.PLATEAU_RECENT_TIMEOUTS * ON * share
+    assert bool(RULE(_lookups(*[ON] * 9, ended=ended)).findings) == fires
+
+
 def test_old_ones_are_over_and_loads_are_no_lookups():
-    assert RULE(_lookups(*[ON] * 9, ended=t.PLATEAU_WINDOW_SECONDS + 0.1)).findings == ()
+    slow = {"lookup_seconds": 30.0}
+    for ended, fires in ((0.99, True), (1.01, False)):
+        picture = _lookups(*[30.0] * 9, timeouts=slow, ended=t.PLATEAU_WINDOW_SECONDS * ended)
+        assert bool(RULE(picture).findings) == fires
     assert RULE(_lookups(*[ON] * 9, kind="load")).findings == ()

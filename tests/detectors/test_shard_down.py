@@ -33,7 +33,7 @@ def test_who_uses_it_and_what_waits():
     picture = series(rank(pending=(waiting,)), DOWN, others=(rank(0), rank(2, shard="")))
     [finding] = RULE(picture).findings
     assert "ranks 0, 1 use it" in finding.summary
-    assert "1 operations of its ranks are pending" in finding.evidence[1].text
+    assert "that are pending: 1, the oldest for 9.0 s" in finding.evidence[1].text
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
