@@ -147,17 +147,32 @@ def test_a_wedged_connection_explains_what_waits_behind_it():
     assert RULE(series(_stuck(wedge), shard())).findings == ()
 
 
+def test_a_wedge_of_a_younger_get_explains_it_too():
+    """Its key is absent, which decides it long before its age would."""
+    young = entry("get", 4.0, number=9)
+    absent = shard(keys={"key9": False})
+    picture = series(_stuck(young), absent)
+    assert RULE(picture).findings == ()
+    assert RULE(picture).abstained == ""
+
+
 def test_behind_an_older_get_it_cannot_be_told():
-    verdict = RULE(series(_stuck(entry("get", OLD + 1, number=3)), shard()))
+    def passed(ago):
+        older = entry("get", OLD + 1, number=3)
+        return _stuck(older, entry("exists", 0.1 + ago, number=20 - ago))
+
+    verdict = RULE(series(passed, shard()))
     assert (verdict.findings, verdict.reason) == ((), reasons.OUTSTANDING)
+    assert "behind a GET" in verdict.abstained
 
 
 def _busy(overtaken):
     """Later calls are under way in every picture; another one each time where they overtake."""
 
     def process(ago):
+        # `series` takes the picture's age off again: the overtaking ones are 0.3 s old in each.
         number = 20 - ago if overtaken else 20
-        return _stuck(entry("get", 0.3 + (0 if overtaken else ago), number=number))
+        return _stuck(entry("get", 0.3 + ago if overtaken else 2.3, number=number))
 
     return process
 

@@ -61,6 +61,13 @@ def test_a_get_that_is_answered_between_pictures_is_another_one():
     assert RULE(series(moving, _keys(KEYS[5]))).findings == ()
 
 
+def test_answers_from_before_the_get_count_for_nothing():
+    """The same keys were absent before it began: they may have been stored since."""
+    picture = series(_get(1.2), _keys(KEYS[5]))
+    assert RULE(picture).findings == (), "0.2 s old in the picture before: too young to judge by"
+    assert RULE(series(_get(1.6), _keys(KEYS[5]))).findings
+
+
 def test_keys_that_are_all_there_are_a_slow_shard():
     verdict = RULE(series(_get(), _keys()))
     assert (verdict.findings, verdict.abstained, verdict.again) == ((), "", False)

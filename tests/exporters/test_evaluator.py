@@ -6,13 +6,15 @@ import dataclasses
 import time
 
 import pytest
+import redis
 
 from detectors import ALL_RULES
 from exporters import reasons
 from exporters.evaluator import KEPT_PICTURES, Evaluator, FindingMemory, worst_first
-from exporters.snapshot import Finding, Verdict
+from exporters.snapshot import Finding, ShardQuestion, Verdict
 from tests.exporters.lockstep import run
 from tests.exporters.page_files import SECOND, PageFile, locked, worker_info
+from tests.servers import valkey_server
 
 SIZE = 4
 
@@ -266,3 +268,29 @@ class _Asks(_Silent):
 
 def test_a_rule_that_fails_to_ask_costs_nothing(tmp_path, caplog):
     assert Evaluator(tmp_path, (), (_Asks(), _Fires())).tick().findings
+
+
+class _Wonders(_Silent):
+    """Asks after a key and tells what it heard."""
+
+    name = "wonders"
+
+    def __init__(self, url):
+        self._url = url
+
+    def questions(self, snapshot):
+        return (ShardQuestion(self._url, (), ("k",)),)
+
+    def __call__(self, snapshot):
+        heard = dict(snapshot.shards[0].keys)
+        return Verdict("wonders", (_finding("wonders"),) if heard == {"k": True} else ())
+
+
+def test_what_a_rule_asks_is_answered_in_the_next_picture(tmp_path):
+    with valkey_server() as port, redis.Redis(port=port) as client:
+        client.set("k", "v")
+        url = f"redis://127.0.0.1:{port}"
+        evaluator = Evaluator(tmp_path, [url], (_Wonders(url),))
+        assert evaluator.tick().findings == ()
+        assert [f.id for f in evaluator.tick().findings] == ["wonders"]
+        evaluator.close()
