@@ -8,6 +8,7 @@ the fault: prints "begun" as it begins, and then stands still for as long as its
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -32,7 +33,7 @@ LOOKUP_SECONDS = 0.8
 BLOCKING_SECONDS = 2
 
 
-def build(port: int) -> Any:
+def build(port: int, is_async: bool) -> Any:
     """A real engine with L1 and the native RESP client to a real shard."""
     import torch
     from lmcache.v1.cache_engine import LMCacheEngineBuilder
@@ -56,6 +57,7 @@ def build(port: int) -> Any:
         local_cpu=True,
         max_local_cpu_size=0.1,
         remote_url=f"resp://127.0.0.1:{port}",
+        enable_async_loading=is_async,
         blocking_timeout_secs=BLOCKING_SECONDS,
         lookup_timeout_ms=int(LOOKUP_SECONDS * 1000),
         extra_config={
@@ -83,8 +85,15 @@ def build(port: int) -> Any:
     engine = LMCacheEngineBuilder.get_or_create(
         "engine", config, metadata, Connector(), lambda *_: None, lambda *_: None
     )
-    engine.post_init()
+    engine.post_init(**({"async_lookup_server": NoScheduler()} if is_async else {}))
     return engine
+
+
+class NoScheduler:
+    """Stands for the way back to a scheduler, of which this rank has none."""
+
+    def send_response_to_scheduler(self, lookup_id: str, num_hit_tokens: int) -> None:
+        raise AssertionError("a prefetch that failed was answered after all")
 
 
 class LateReturn:
@@ -143,12 +152,22 @@ def cut(port: int, keys: list[str], own: list[str]) -> None:
             server.execute_command("CLIENT", "KILL", address)
 
 
+async def fail(*args: Any, **kwargs: Any) -> None:
+    """A storage backend that raises, as one of a plugin may."""
+    raise RuntimeError("no memory for the chunk")
+
+
 def main() -> None:
     port, fault = int(sys.argv[1]), sys.argv[2]
+    # The stock client loses completions by itself when its event loop runs between a submit and the
+    # line after it: let threads change places seldom, so that the fault is the one asked for.
+    sys.setswitchinterval(1.0)
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     assert patched_engine.install()
     import torch
 
-    engine = build(port)
+    engine = build(port, is_async=fault == "no-answer")
     length = CHUNKS * CHUNK_TOKENS
     tokens = list(range(length))
     kv = torch.randn(LAYERS, length, HEAD_SIZE).to(torch.bfloat16)
@@ -169,8 +188,15 @@ def main() -> None:
     def lookup() -> None:
         engine.lookup(tokens=tokens, lookup_id="a", pin=True)
 
+    def prefetch() -> None:
+        engine.async_lookup_and_prefetch(lookup_id="a", tokens=tokens, pin=True)
+
     work = load
-    if fault == "lost-completion":
+    if fault == "no-answer":
+        backend = engine.storage_manager.storage_backends["RemoteBackend"]
+        backend.batched_get_non_blocking = fail
+        work = prefetch
+    elif fault == "lost-completion":
         client._client = LateReturn(client._client)
         work = lookup
     elif fault != "none":

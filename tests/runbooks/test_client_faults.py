@@ -30,6 +30,7 @@ from tests.servers import valkey_server
 # first: until such a run is made again, as the lab's are, they are no gate for a change.
 pytestmark = pytest.mark.soak
 
+VERSIONS = pytest.mark.parametrize("version", ["0.5.5", "0.5.6"])
 NAMED_WITHIN_SECONDS = 5.0
 ANSWER_SECONDS = 4.0
 # A look at the picture before a fault is decidable costs nothing; importing on a busy machine does.
@@ -64,16 +65,22 @@ class Rank:
 
 
 @contextlib.contextmanager
-def rank(fault: str, folder: Path) -> Iterator[Rank]:
+def rank(fault: str, folder: Path, version: str = "0.5.5") -> Iterator[Rank]:
     if importlib.util.find_spec("lmcache") is None:
         pytest.skip("lmcache is not installed")
+    path = str(ROOT)
+    if version == "0.5.6":
+        second = Path(sys.prefix) / "lmcache-0.5.6"
+        if not second.is_dir():
+            pytest.skip("LMCache 0.5.6 is not beside the environment (make setup)")
+        path = f"{second}:{path}"
     with valkey_server() as port:
         process = subprocess.Popen(
             [sys.executable, "-m", stock_rank.__name__, str(port), fault],
             cwd=folder,
             env=environment(
                 STALLSCOPE_DIR=str(folder),
-                PYTHONPATH=str(ROOT),
+                PYTHONPATH=path,
                 PYTHONHASHSEED="0",
                 LMCACHE_LOG_LEVEL="ERROR",
                 LMCACHE_TRACK_USAGE="false",
@@ -114,8 +121,9 @@ def test_a_healthy_rank_is_silent(tmp_path):
         assert json.loads(run.out)["findings"] == []
 
 
-def test_a_lost_completion_is_a_stuck_lookup_with_its_cause(tmp_path):
-    with rank("lost-completion", tmp_path) as of:
+@VERSIONS
+def test_a_lost_completion_is_a_stuck_lookup_with_its_cause(tmp_path, version):
+    with rank("lost-completion", tmp_path, version) as of:
         of.begin()
         early = of.diagnose()  # not yet decidable: no guess
         if early.seconds < t.STUCK_TIMEOUTS * LOOKUP_SECONDS:
@@ -139,8 +147,18 @@ def test_without_the_shard_the_confidence_is_halved_and_that_is_said(tmp_path):
     assert "unseen" in found[0]["summary"]
 
 
-def test_a_missing_key_in_a_batch_is_a_wedged_connection_of_that_shard(tmp_path):
-    with rank("missing-key", tmp_path) as of:
+@VERSIONS
+def test_a_prefetch_whose_backend_raised_is_a_stuck_lookup_of_the_other_cause(tmp_path, version):
+    with rank("no-answer", tmp_path, version) as of:
+        of.begin()
+        found, _ = _wait_for_a_finding(of, t.STUCK_TIMEOUTS * LOOKUP_SECONDS)
+    first = found[0]
+    assert (first["id"], first["rank"], first["cause"]) == ("stuck-lookup", RANK, "no-answer")
+
+
+@VERSIONS
+def test_a_missing_key_in_a_batch_is_a_wedged_connection_of_that_shard(tmp_path, version):
+    with rank("missing-key", tmp_path, version) as of:
         of.begin()
         found, run = _wait_for_a_finding(of, 0.0)
     first = found[0]
@@ -175,8 +193,9 @@ def test_evicted_keys_are_named_as_the_cause_before_what_they_do(tmp_path):
     assert (found[0]["cause"], found[1]["cause"]) == ("eviction", "missing-key")
 
 
-def test_cut_connections_make_garbage_of_a_load(tmp_path):
-    with rank("cut-connections", tmp_path) as of:
+@VERSIONS
+def test_cut_connections_make_garbage_of_a_load(tmp_path, version):
+    with rank("cut-connections", tmp_path, version) as of:
         of.begin()
         found, run = _wait_for_a_finding(of, 0.0)
     assert (found[0]["id"], found[0]["rank"]) == ("load-mismatch", RANK)
