@@ -106,7 +106,11 @@ class Sender:
     def __init__(self, identity: Mapping[str, object], most_queued: int) -> None:
         self._watched = WatchedExporter(_exporter())
         for name in EXPORTER_LOGGERS:
-            logging.getLogger(name).addFilter(_is_not_ours)
+            filters = logging.getLogger(name).filters
+            if _is_not_ours not in filters:
+                filters.insert(
+                    0, _is_not_ours
+                )  # before the SDK's, which would count ours as theirs
         self._ids = RequestIds(str(identity.get("engine_id", "")))
         self._provider = TracerProvider(
             resource=_resource(identity), id_generator=self._ids, shutdown_on_exit=False

@@ -111,9 +111,9 @@ def over_grpc(port: int = 0, hang: threading.Event | None = None) -> Iterator[Re
 
 
 @contextlib.contextmanager
-def over_http() -> Iterator[Receiver]:
-    """A receiver of http/protobuf at /v1/traces."""
-    receiver = Receiver()
+def over_http(hang: threading.Event | None = None) -> Iterator[Receiver]:
+    """A receiver of http/protobuf at /v1/traces; every call waits for `hang` where it is given."""
+    receiver = Receiver(hang=hang)
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -123,9 +123,10 @@ def over_http() -> Iterator[Receiver]:
                 ExportTraceServiceRequest.FromString(body),
                 {key.lower(): value for key, value in self.headers.items()},
             )
-            self.send_response(200)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            with contextlib.suppress(OSError):  # the sender gave up meanwhile
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
 
         def log_message(self, *args: Any) -> None:
             return None
@@ -137,6 +138,8 @@ def over_http() -> Iterator[Receiver]:
     try:
         yield receiver
     finally:
+        if hang is not None:
+            hang.set()
         server.shutdown()
         server.server_close()
         thread.join(5)
