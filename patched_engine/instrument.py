@@ -1,7 +1,8 @@
-"""Installs the hooks in this process, if the environment asks for a page, for spans or for ranges.
+"""Installs patches and hooks in this process.
 
-That is STALLSCOPE_DIR, OTEL_EXPORTER_OTLP_ENDPOINT or a profiler's NVTX_INJECTION64_PATH. Without
-any of them nothing happens. Each works without the others.
+Patches go in unless STALLSCOPE_PATCHES says otherwise. Hooks go in if the environment asks for a
+page, for spans or for ranges: STALLSCOPE_DIR, OTEL_EXPORTER_OTLP_ENDPOINT or a profiler's
+NVTX_INJECTION64_PATH. Each works without the others.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from patched_engine import recorder, telemetry
 from patched_engine.telemetry import spans
 
 _installed = False
+_patched = False
 _lock = threading.Lock()
 
 
 def install() -> bool:
-    """Hook LMCache, torch.distributed and vLLM, those loaded and those yet to be imported.
+    """Patch LMCache; hook LMCache, torch.distributed and vLLM, loaded or yet to be imported.
 
     Returns whether the hooks are in. Safe to call again; never raises: a fault is counted in
     `status()["faults"]` and the engine runs on.
     """
     global _installed
     with _lock:
+        _install_patches()
         if _installed:
             return True
         has_folder = recorder.folder() is not None
@@ -35,13 +38,14 @@ def install() -> bool:
                 lmcache_client,
                 lmcache_engine,
                 native_client,
+                resp_client,
                 steps,
             )
 
             for module in (lmcache_engine, lmcache_client, lmcache_async):
                 module.install()
             if has_folder:  # these write to the page and nothing else
-                for module in (collectives, native_client, steps):
+                for module in (collectives, native_client, resp_client, steps):
                     module.install()
             _installed = True
         except Exception as error:
@@ -49,6 +53,20 @@ def install() -> bool:
         return _installed
 
 
+def _install_patches() -> None:
+    """Once, and before the hooks: those then see what the patches put in place."""
+    global _patched
+    if _patched:
+        return
+    _patched = True
+    try:
+        from patched_engine import patches
+
+        patches.install()
+    except Exception as error:
+        recorder.fault("patches", error)
+
+
 def status() -> dict[str, object]:
-    """What is recorded in this process: page, hooks and their state, spans, faults by place."""
+    """What is in this process: page, hooks and patches with their state, spans, faults by place."""
     return {**recorder.status(), "spans": spans.counts()}

@@ -26,6 +26,7 @@ _HOOK_FAULTS = layout.COUNTER_INDEX["hook_faults"]
 logger = logging.getLogger("stallscope")
 faults: Counter[str] = Counter()
 hook_status: dict[str, str] = {}
+patch_status: dict[str, str] = {}
 
 _page: Page | None = None
 _identity: dict[str, object] = {}  # who this process is, page or no page
@@ -79,6 +80,7 @@ def identify(role: str, rank: int | None = None, **facts: object) -> Page | None
             if place is None:
                 return None
             new["hooks"] = dict(hook_status)
+            new["patches"] = dict(patch_status)
             if _page is None:
                 sweep_dead_pages(place, new)
                 _page = Page.create(place, new)
@@ -112,8 +114,11 @@ def add_facts(**facts: object) -> None:
 def _refresh_hooks() -> None:
     """Hooks attach as modules are imported, some after the page was opened: keep the list true."""
     page = _page
-    if page is not None and page.info().get("hooks") != hook_status:
-        page.set_info({"hooks": dict(hook_status)})
+    if page is None:
+        return
+    for name, now in (("hooks", hook_status), ("patches", patch_status)):
+        if page.info().get(name) != now:
+            page.set_info({name: dict(now)})
 
 
 def url_without_credentials(url: str) -> str:
@@ -132,6 +137,7 @@ def status() -> dict[str, object]:
         "page_rescues": truncation_guard.rescues,
         "folder": str(folder() or ""),
         "hooks": dict(hook_status),
+        "patches": dict(patch_status),
         "faults": dict(faults),
     }
 

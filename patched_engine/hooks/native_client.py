@@ -84,8 +84,10 @@ class NativeClientHook:
 class ConnectionWatch:
     """Lists this process's TCP connections to its shard in the header, from the heartbeat."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, peer_port: int = 0) -> None:
+        """`peer_port` is the shard's; 0: the port of the shard URL in the header."""
         self._page = page
+        self._peer_port = peer_port
         self._looks = 0
 
     def poll(self) -> None:
@@ -93,8 +95,8 @@ class ConnectionWatch:
         self._looks += 1
         if self._looks > EAGER_LOOKS and self._looks % LOOK_EVERY:
             return
-        url = urlsplit(str(self._page.info().get("shard_url", "")))
-        found = sorted(local_ends(url.port))[:MOST_CONNECTIONS] if url.port else []
+        port = self._peer_port or urlsplit(str(self._page.info().get("shard_url", ""))).port or 0
+        found = sorted(local_ends(port))[:MOST_CONNECTIONS] if port else []
         if found != self._page.info().get("connections"):
             self._page.set_info({"connections": found})
 
