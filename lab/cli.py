@@ -92,6 +92,11 @@ def _check_incident(settings: Settings) -> None:
     from lab import incidents
 
     incident = incidents.get(settings.incident)
+    if settings.async_loading and incident is not None and not incident.goes_with_async:
+        raise SettingsError(
+            f"--incident {settings.incident} does not go with --async: LMCache then submits and "
+            "drains in one thread, and nothing can come between"
+        )
     if settings.incident_after_seconds and (incident is None or not incident.can_start_late):
         late = ", ".join(name for name, i in incidents.INCIDENTS.items() if i.can_start_late)
         raise SettingsError(f"--incident-after goes with an incident that can begin late: {late}")
@@ -138,6 +143,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--l1-memory", type=int, default=_DEFAULTS.l1_bytes // _MIB, metavar="MIB", help="a rank")
     add("--shard-memory", type=int, default=_DEFAULTS.shard_bytes // _MIB, metavar="MIB", help="")
     add("--resp-threads", type=int, default=_DEFAULTS.resp_threads, help="of LMCache's client")
+    add("--async", dest="async_loading", action="store_true", help="LMCache's async loading of KV")
     add(
         "--plain-scheduling",
         action="store_true",
@@ -181,6 +187,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         l1_bytes=args.l1_memory * _MIB,
         shard_bytes=args.shard_memory * _MIB,
         resp_threads=args.resp_threads,
+        async_loading=args.async_loading,
         plain_scheduling=args.plain_scheduling,
     )
 

@@ -54,10 +54,9 @@ def _once(
 
     def watch(progress: run.Progress) -> None:
         view.show(progress)
-        if progress.counts.get("lookup_timeouts") and not is_last:
-            raise StockFault(
-                "the stock client lost a completion by itself, a lookup waited out its 3 s timeout"
-            )
+        if progress.begun.losses and not is_last:
+            rank, _ = progress.begun.losses[0]
+            raise StockFault(f"the stock client lost a completion by itself on rank {rank}")
 
     outcome = run.execute(settings, stop, watch, at_end=lambda p: diagnosis.update(_diagnose(p)))
     result = report.build(outcome)
@@ -94,7 +93,7 @@ def _judge(settings: Settings, result: dict[str, Any], diagnosis: dict[str, Any]
     incident = incidents.get(settings.incident)
     findings = [(f["id"], f["rank"]) for f in diagnosis["findings"]]
     if incident is None:
-        expected: list[tuple[str, int]] = []
+        expected: list[tuple[str, int | None]] = []
         # Silence is an answer only where every rule could judge.
         right = not findings and not diagnosis["unseen"]
     else:
@@ -146,5 +145,5 @@ def stock_faults(result: dict[str, Any]) -> str:
     )
 
 
-def _names(findings: list[tuple[str, int]]) -> str:
+def _names(findings: list[tuple[str, int | None]]) -> str:
     return ", ".join(f"{name} rank {rank}" for name, rank in findings) or "nothing"

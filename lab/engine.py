@@ -43,6 +43,7 @@ def configuration(settings: Settings, shard_url: str) -> Any:
         "max_local_cpu_size": settings.l1_bytes / (1 << 30),
         "remote_url": shard_url,
         "save_unfull_chunk": False,
+        "enable_async_loading": settings.async_loading,
         "lookup_timeout_ms": int(LOOKUP_TIMEOUT_SECONDS * 1e3),
         "lmcache_instance_id": "stallscope-lab",
         **changed,
@@ -85,7 +86,7 @@ def build_engine(settings: Settings, rank: int, engine_id: str, shard_url: str) 
         _broadcast_object,
     )
     server = LookupClientFactory.create_lookup_server(engine, facts)
-    engine.post_init()
+    engine.post_init(**({"async_lookup_server": server} if settings.async_loading else {}))
     return engine, server
 
 

@@ -135,7 +135,8 @@ def _work(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=settings.ranks
     )
     engine, _server = build_engine(settings, rank, engine_id, url)
-    worker = Worker(settings, rank, engine, pages, folder)
+    port = int(url.rpartition(":")[2])
+    worker = Worker(settings, rank, engine, pages, folder, port, report)
     if incident := incidents.get(settings.incident):
         incident.install(worker)
     worker.gather()  # the connections between ranks are made now, not in the first step

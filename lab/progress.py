@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lab.run import Progress
+from lab.run import Begun, Progress
 from lab.settings import Settings
 
 _PLAIN_EVERY_SECONDS: Final = 5.0
@@ -27,6 +27,7 @@ class ProgressView:
         self._live: Live | None = None
         self._next_line_seconds = 0.0
         self._has_said_where = False
+        self._told: set[str] = set()
 
     def __enter__(self) -> ProgressView:
         if self._console.is_terminal:
@@ -52,6 +53,10 @@ class ProgressView:
         if self._live is not None:
             self._live.update(self._picture(progress), refresh=True)
             return
+        for text in begun_lines(progress.begun, self.settings):
+            if text not in self._told:
+                self._told.add(text)
+                self._line(f"{self.title}: {text}")
         if progress.phase == "starting":
             self._line(f"{self.title}: starting {self.settings.ranks} ranks")
         elif not self._has_said_where:
@@ -72,8 +77,27 @@ class ProgressView:
                 Text(f"{finding.severity}  {finding.id}: {finding.summary}", style="red")
                 for finding in progress.evaluation.findings
             ]
+            rows += [Text(text) for text in begun_lines(progress.begun, self.settings)]
             rows.append(Text(watch_command(progress), style="dim"))
         return Group(*rows)
+
+
+def begun_lines(begun: Begun, settings: Settings) -> list[str]:
+    """What has happened to the engine, a line each."""
+    lines = [
+        f"the stock client lost a completion by itself on rank {rank} after {at_seconds:.1f} s"
+        for rank, at_seconds in begun.losses
+    ]
+    if begun.incident_seconds is not None:
+        lines.append(f"{settings.incident} began after {begun.incident_seconds:.1f} s")
+    return lines
+
+
+def place(rank: int | None, shard: str | None) -> str:
+    """Where a finding is, in two words."""
+    if rank is not None:
+        return f"rank {rank}"
+    return shard or "scheduler"
 
 
 def watch_command(progress: Progress) -> str:
@@ -117,7 +141,7 @@ def _summary(progress: Progress, settings: Settings) -> str:
         f"{counts.get('finished', 0)} requests done, {counts.get('waiting', 0)} waiting"
     )
     if timeouts := counts.get("lookup_timeouts", 0):
-        text += f", {timeouts} lookup timeouts (a fault of the stock client)"
+        text += f", {timeouts} lookup timeouts"
     found = progress.evaluation.findings if progress.evaluation is not None else ()
-    names = ", ".join(f"{f.id} rank {f.rank}" for f in found)
+    names = ", ".join(f"{f.id} {place(f.rank, f.shard)}" for f in found)
     return f"{text}; {names or 'nothing found'}"

@@ -23,6 +23,7 @@ STATED: Final = (
     "shard_bytes",
     "plain_scheduling",
     "resp_threads",
+    "async_loading",
     "hit_rate",
     "request_rate",
     "requests_file",
@@ -71,8 +72,15 @@ def build(outcome: Outcome) -> dict[str, Any]:
         "findings": [_finding(outcome, finding) for finding in outcome.evaluation.findings],
         "expected": None
         if incident is None
-        else {"finding": incident.finding, "rank": incident.rank(settings)},
+        else {
+            "finding": incident.finding,
+            "cause": incident.cause,
+            "rank": incident.rank(settings),
+            "shard": outcome.shard_urls[incident.shard(settings)] if incident.is_at_shard else None,
+        },
+        "incident_seconds": outcome.begun.incident_seconds,
         "stock_faults": {
+            "lost_completions": len(outcome.begun.losses),
             "lookup_timeouts": scheduler["lookup_timeouts"],
             "stalled_steps": scheduler["stalled_steps"],
         },
@@ -166,6 +174,7 @@ def _finding(outcome: Outcome, finding: Any) -> dict[str, Any]:
         "rank": finding.rank,
         "shard": finding.shard,
         "since_seconds": finding.since_seconds,
+        "cause": finding.cause,
         "summary": finding.summary,
         "evidence": [asdict(item) for item in finding.evidence],
         "confidence": finding.confidence,

@@ -16,7 +16,7 @@ from importlib import util
 from pathlib import Path
 from typing import Any, Final
 
-from lab import streams, valkey
+from lab import incidents, streams, valkey
 from lab.processes import Household, StopSignals
 from lab.settings import CHUNK_TOKENS, Settings, SettingsError
 from lab.stamps import read_arrived_ns
@@ -29,6 +29,18 @@ _OVERDUE_SECONDS: Final = 60.0
 
 class RunError(RuntimeError):
     """The run could not be carried out: what went wrong and the last lines of the log."""
+
+
+@dataclass(slots=True)
+class Begun:
+    """What the engine's processes told of faults, in seconds of the run.
+
+    `incident_seconds` is when the incident's fault was done, None before. `losses` are the
+    completions that the stock client lost by itself: (rank, when).
+    """
+
+    incident_seconds: float | None = None
+    losses: list[tuple[int, float]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -45,6 +57,7 @@ class Outcome:
     arrived_ns: list[list[int]] = field(default_factory=list)
     evaluation: Any = None
     named_after_seconds: dict[tuple[str, int | None], float] = field(default_factory=dict)
+    begun: Begun = field(default_factory=Begun)
     wall_seconds: float = 0.0
     server: str = ""
 
@@ -59,6 +72,7 @@ class Progress:
     evaluation: Any
     pages_folder: str
     shard_urls: list[str]
+    begun: Begun
 
 
 Watcher = Callable[[Progress], None]
@@ -114,6 +128,9 @@ class _Run:
         self.started_seconds = time.monotonic()
         self.evaluation: Any = None
         self.named: dict[tuple[str, int | None], float] = {}
+        self.begun = Begun()
+        self._incident = incidents.get(settings.incident)
+        self._has_struck = self._incident is None
         self._selector = selectors.DefaultSelector()
         self._unread = b""
 
@@ -189,10 +206,22 @@ class _Run:
                 raise RunError(self._why("an engine process ended"))
             if time.monotonic() > overdue:
                 raise RunError(self._why("the run does not end"))
+            self._strike()
             if time.monotonic() >= next_tick:
                 next_tick += _TICK_SECONDS
                 self._tick(evaluator)
         self._tick(evaluator)
+
+    def _strike(self) -> None:
+        """Let the incident do what it does from outside of the engine, once."""
+        elapsed_seconds = time.monotonic() - self.started_seconds
+        if self._has_struck or self._incident is None:
+            return
+        if elapsed_seconds >= self._incident.after_seconds(self.settings):
+            self._has_struck = True
+            pids = [server.process.pid for server in self.servers]
+            if self._incident.strike(self.settings, pids):
+                self.begun.incident_seconds = elapsed_seconds
 
     def _tick(self, evaluator: Any) -> None:
         self.evaluation = evaluator.tick()
@@ -265,6 +294,12 @@ class _Run:
                 self.counts = event
             case "over":
                 self.is_over = True
+            case "begun":
+                self.begun.incident_seconds = event["at_seconds"] - self.started_seconds
+            case "lost":
+                if not event["is_forced"]:
+                    at_seconds = event["at_seconds"] - self.started_seconds
+                    self.begun.losses.append((event["rank"], at_seconds))
             case "exit":
                 self.exited[event["role"]] = event["status"]
 
@@ -279,6 +314,7 @@ class _Run:
             self.evaluation,
             str(self.pages_folder),
             [server.url for server in self.servers],
+            self.begun,
         )
 
     def _why(self, what: str) -> str:
@@ -299,6 +335,7 @@ class _Run:
             arrived_ns=[read_arrived_ns(folder, rank) for rank in range(self.settings.ranks)],
             evaluation=self.evaluation,
             named_after_seconds=self.named,
+            begun=self.begun,
             wall_seconds=wall_seconds,
             server=binary,
         )

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from lab import kv
+from lab.lookups import Lookups
 from lab.messages import Channel, Part, Step, done_from, step_body
-from lab.settings import CHUNK_TOKENS, LOOKUP_TIMEOUT_SECONDS, Settings
+from lab.settings import CHUNK_TOKENS, Settings
 from lab.streams import Request
 
 _IDLE_SECONDS: Final = 0.005
@@ -53,7 +53,7 @@ class Scheduler:
         report: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.settings = settings
-        self.client = client
+        self.lookups = Lookups(client)
         self.channels = channels
         self.report = report
         self.todo = deque(requests)
@@ -62,8 +62,6 @@ class Scheduler:
         self.finished: list[Tracked] = []
         self.steps = 0
         self.stalled_steps = 0
-        self.lookups = 0
-        self.lookup_timeouts = 0
         self.busy_seconds = 0.0
         self._control = -1
         # Shuffled: the pages of a prompt are not in a row, as in a block pool that has been used.
@@ -111,7 +109,7 @@ class Scheduler:
                 "running": len(self.running),
                 "waiting": len(self.waiting),
                 "steps": self.steps,
-                "lookup_timeouts": self.lookup_timeouts,
+                "lookup_timeouts": self.lookups.timeouts,
             },
         )
 
@@ -123,19 +121,26 @@ class Scheduler:
             if budget:
                 parts.append(self._part(tracked, budget))
                 budget -= parts[-1].last_token - parts[-1].first_token
+        still_looking: list[Tracked] = []
         while budget and self.waiting:
             tracked = self.waiting[0]
             needed = -(-tracked.request.length_tokens // CHUNK_TOKENS)
             if needed > len(self._free_pages):
                 break
             self.waiting.popleft()
-            self._look_up(tracked)
+            hit = self.lookups.ask(tracked.request)
+            if hit is None:  # the next one may be ready before it
+                still_looking.append(tracked)
+                continue
+            tracked.hit_tokens = hit
+            tracked.lookup_seconds = self.lookups.take(tracked.request, hit)
             tracked.scheduled_seconds = time.monotonic()
             tracked.pages = tuple(self._free_pages[:needed])
             del self._free_pages[:needed]
             self.running.append(tracked)
             parts.append(self._part(tracked, budget, is_first=True))
             budget -= parts[-1].last_token - parts[-1].first_token
+        self.waiting.extendleft(reversed(still_looking))
         return Step(self.steps, tuple(parts)) if parts else None
 
     def _part(self, tracked: Tracked, budget: int, *, is_first: bool = False) -> Part:
@@ -154,20 +159,6 @@ class Scheduler:
             block_ids=request.block_ids if is_first else (),
             pages=tracked.pages if is_first else (),
         )
-
-    def _look_up(self, tracked: Tracked) -> None:
-        """Ask every lookup server, as the engine's scheduler does before it admits a request."""
-        request = tracked.request
-        tokens = kv.prompt_tokens(request.block_ids, request.length_tokens)
-        begun = time.monotonic()
-        hit = int(self.client.lookup(tokens, lookup_id=request.id) or 0)
-        tracked.lookup_seconds = time.monotonic() - begun
-        self.client.clear_lookup_status(request.id)
-        self.lookups += 1
-        # The client answers 0 for a timeout and for a miss alike; only a timeout takes this long.
-        if hit == 0 and tracked.lookup_seconds >= LOOKUP_TIMEOUT_SECONDS * 0.95:
-            self.lookup_timeouts += 1
-        tracked.hit_tokens = hit
 
     def _execute(self, step: Step) -> None:
         begun = time.monotonic()
@@ -215,8 +206,8 @@ class Scheduler:
         return {
             "steps": self.steps,
             "busy_seconds": self.busy_seconds,
-            "lookups": self.lookups,
-            "lookup_timeouts": self.lookup_timeouts,
+            "lookups": self.lookups.calls,
+            "lookup_timeouts": self.lookups.timeouts,
             "stalled_steps": self.stalled_steps,
             "unfinished": len(self.running) + len(self.waiting),
             "requests": [asdict(tracked) for tracked in self.finished],

@@ -61,6 +61,7 @@ class Settings:
     l1_bytes: int = 24 << 20
     shard_bytes: int = 1 << 30
     resp_threads: int = 1
+    async_loading: bool = False
     plain_scheduling: bool = False
     valkey_server: str = ""
     pages: str = ""

@@ -42,20 +42,29 @@ def render(report: dict[str, Any]) -> str:
         for row in report["per_rank"]
     ]
     lines.append("")
-    if timeouts := report["stock_faults"]["lookup_timeouts"]:
-        lines.append(
-            f"  stock fault: {timeouts} of {report['lookups']} lookups waited out the 3 s timeout "
-            "(a lost completion)"
-        )
-    if report["stock_faults"]["stalled_steps"]:
-        lines.append(
-            "  stock fault: a step never ended: a completion was lost inside a load, in a call "
-            "without a timeout"
-        )
+    lines += _stock_faults(report)
     lines += [_finding_line(finding) for finding in report["findings"]]
     if not report["findings"]:
         lines.append("  nothing found")
     return "\n".join(lines)
+
+
+def _stock_faults(report: dict[str, Any]) -> list[str]:
+    """What the engine suffered, and whether of itself or of the incident."""
+    faults, began = report["stock_faults"], report["incident_seconds"]
+    lines = []
+    if began is not None:
+        lines.append(f"  {report['incident']} began after {began:.1f} s")
+    if faults["lost_completions"]:
+        lines.append(f"  stock fault: {faults['lost_completions']} completions lost by the client")
+    why = f"after {report['incident']}" if began is not None else "stock fault"
+    if timeouts := faults["lookup_timeouts"]:
+        lines.append(
+            f"  {why}: {timeouts} of {report['lookups']} lookups waited out the 3 s timeout"
+        )
+    if faults["stalled_steps"]:
+        lines.append(f"  {why}: a step never ended, in a call without a timeout")
+    return lines
 
 
 def _bytes_line(report: dict[str, Any]) -> str:

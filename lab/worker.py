@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from lab import kv
+from lab.losses import Losses, native_client_of
 from lab.messages import Channel, Loaded, Part, Step, StepDone, step_from
 from lab.settings import CHUNK_TOKENS, Settings
 from lab.stamps import Stamps
@@ -39,15 +40,29 @@ class Worker:
     """The engine process of one rank.
 
     `compute_stretch` is how much longer than stated this rank's compute takes: 1.0, or more where
-    an incident slows the rank. `go_seconds` is the run's start on CLOCK_MONOTONIC.
+    an incident slows the rank. `go_seconds` is the run's start on CLOCK_MONOTONIC. `report` sends
+    an event to the lab's parent.
     """
 
     def __init__(
-        self, settings: Settings, rank: int, engine: Any, pages: int, folder: Path
+        self,
+        settings: Settings,
+        rank: int,
+        engine: Any,
+        pages: int,
+        folder: Path,
+        shard_port: int,
+        report: Callable[[str, dict[str, Any]], None],
     ) -> None:
         self.settings = settings
         self.rank = rank
         self.engine = engine
+        self.shard_port = shard_port
+        self.native_client = native_client_of(engine)
+        self.losses = Losses(lambda is_forced: self._tell("lost", is_forced=is_forced))
+        if self.native_client is not None:
+            self.losses.watch(self.native_client)
+        self._report = report
         self.go_seconds = 0.0
         self.compute_stretch: Callable[[], float] = lambda: 1.0
         self.stamps = Stamps(folder, rank)
@@ -56,6 +71,13 @@ class Worker:
         self.prompts: dict[str, Prompt] = {}
         self._mine = torch.full((_GATHER_BYTES,), rank, dtype=torch.uint8)
         self._all = torch.empty(_GATHER_BYTES * settings.ranks, dtype=torch.uint8)
+
+    def tell_begun(self) -> None:
+        """An incident has begun here, now."""
+        self._tell("begun")
+
+    def _tell(self, event: str, **facts: Any) -> None:
+        self._report(event, {"rank": self.rank, "at_seconds": time.monotonic(), **facts})
 
     def serve(self, channel: Channel) -> None:
         """Run steps until the scheduler says that the run is over."""
@@ -166,9 +188,7 @@ class Worker:
     def _store(self, part: Part) -> None:
         """Hand the step's new full chunks to LMCache, as the engine's adapter does."""
         prompt = self.prompts[part.id]
-        if not prompt.unpinned:
-            self.engine.lookup_unpin(part.id)
-            prompt.unpinned = True
+        self._unpin(part.id, prompt)
         length = part.last_token // CHUNK_TOKENS * CHUNK_TOKENS
         if length <= prompt.stored_tokens:
             return
@@ -183,6 +203,18 @@ class Worker:
             req_id=part.id,
         )
         prompt.stored_tokens = length
+
+    def _unpin(self, request_id: str, prompt: Prompt) -> None:
+        """Once a request, let go of what its lookup pinned or prefetched.
+
+        With asynchronous loading a load has let go of it already, and LMCache would free it a
+        second time: a chunk that its CPU tier still holds, and the next load of it fails. vLLM's
+        connector makes that call; a stock engine with it lives for seconds, so the lab does not.
+        """
+        released = self.settings.async_loading and prompt.loaded_tokens > 0
+        if not prompt.unpinned and not released:
+            self.engine.lookup_unpin(request_id)
+        prompt.unpinned = True
 
     def _verify(self, part: Part) -> Loaded:
         """Compare every loaded byte with what these tokens must have."""

@@ -5,11 +5,26 @@ from __future__ import annotations
 from typing import Final
 
 from lab.incidents.base import Incident
+from lab.incidents.cut_connections import CutConnections
+from lab.incidents.evicted_keys import EvictedKeys
+from lab.incidents.lost_completion import LostCompletion
+from lab.incidents.missing_key import MissingKey
 from lab.incidents.rank0_store import Rank0Store
+from lab.incidents.shards import DeadShard, FrozenShard
 from lab.incidents.slow_rank import SlowRank
 
 INCIDENTS: Final[dict[str, Incident]] = {
-    incident.name: incident for incident in (Rank0Store(), SlowRank())
+    incident.name: incident
+    for incident in (
+        Rank0Store(),
+        SlowRank(),
+        LostCompletion(),
+        MissingKey(),
+        EvictedKeys(),
+        CutConnections(),
+        DeadShard(),
+        FrozenShard(),
+    )
 }
 
 
