@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import redis
-
 from lab.incidents.base import Incident
 from lab.incidents.native import before_gets
 
 if TYPE_CHECKING:
+    import redis
+
     from lab.worker import Worker
 
 _HEADROOM_BYTES: Final = 4 << 20

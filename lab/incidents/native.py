@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import redis
-
 if TYPE_CHECKING:
+    import redis
+
     from lab.incidents.base import Incident
     from lab.worker import Worker
 
@@ -44,6 +44,8 @@ def before_gets(
     incident: Incident, worker: Worker, act: Callable[[redis.Redis, list[str]], None]
 ) -> None:
     """Have `act` done on the drawn rank, once, between the EXISTS of a load and its GETs."""
+    import redis
+
     client = worker.native_client
     if client is None or worker.rank != incident.acting_rank(worker.settings):
         return
