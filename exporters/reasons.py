@@ -28,6 +28,12 @@ NOT_ASKED: Final = "not_asked"
 OUTSTANDING: Final = "outstanding"
 NOT_HOOKED: Final = "not_hooked"
 RULE_FAILED: Final = "rule_failed"
+NOT_A_PROFILE: Final = "not_a_profile"
+UNKNOWN_SCHEMA: Final = "unknown_schema"
+MISSING_TABLE: Final = "missing_table"
+NO_COLLECTIVES: Final = "no_collectives"
+NO_CLOCK: Final = "no_clock"
+DAMAGED: Final = "damaged"
 
 ALL: Final = frozenset(
     value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str)
