@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lab.history import place
 from lab.run import Begun, Progress
 from lab.settings import Settings
 
@@ -91,13 +92,6 @@ def begun_lines(begun: Begun, settings: Settings) -> list[str]:
     if begun.incident_seconds is not None:
         lines.append(f"{settings.incident} began after {begun.incident_seconds:.1f} s")
     return lines
-
-
-def place(rank: int | None, shard: str | None) -> str:
-    """Where a finding is, in two words."""
-    if rank is not None:
-        return f"rank {rank}"
-    return shard or "scheduler"
 
 
 def watch_command(progress: Progress) -> str:

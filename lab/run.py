@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lab import incidents, streams, valkey
+from lab.history import Moment, moment
 from lab.processes import Household, StopSignals
 from lab.settings import CHUNK_TOKENS, Settings, SettingsError
 from lab.stamps import read_arrived_ns
@@ -58,6 +59,7 @@ class Outcome:
     evaluation: Any = None
     named_after_seconds: dict[tuple[str, int | None], float] = field(default_factory=dict)
     begun: Begun = field(default_factory=Begun)
+    moments: list[Moment] = field(default_factory=list)
     wall_seconds: float = 0.0
     server: str = ""
 
@@ -129,6 +131,7 @@ class _Run:
         self.evaluation: Any = None
         self.named: dict[tuple[str, int | None], float] = {}
         self.begun = Begun()
+        self.moments: list[Moment] = []
         self._incident = incidents.get(settings.incident)
         self._has_struck = self._incident is None
         self._selector = selectors.DefaultSelector()
@@ -228,6 +231,8 @@ class _Run:
         now = time.monotonic() - self.started_seconds
         for finding in self.evaluation.findings:
             self.named.setdefault((finding.id, finding.rank), now)
+        urls = [server.url for server in self.servers]
+        self.moments.append(moment(self.evaluation, now, self.settings.ranks, urls))
         self._show("running")
 
     def _finish(self) -> None:
@@ -336,6 +341,7 @@ class _Run:
             evaluation=self.evaluation,
             named_after_seconds=self.named,
             begun=self.begun,
+            moments=self.moments,
             wall_seconds=wall_seconds,
             server=binary,
         )
