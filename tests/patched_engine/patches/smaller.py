@@ -48,6 +48,7 @@ def executor(port: int) -> dict[str, Any]:
                 seen[name] = await asyncio.wait_for(jobs.submit_job(good), GIVEN_SECONDS)
             except TimeoutError:
                 seen[name] = None
+                break  # the workers are gone: each further job would be waited for in vain
         return seen
 
     loop = asyncio.new_event_loop()
