@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -51,11 +52,9 @@ class _Lab:
         try:
             settings = _settings(args)
             settings.check()
-            if settings.engine != "stock":
-                raise SettingsError(
-                    f"--engine {settings.engine}: the patches are not built yet; use --engine stock"
-                )
             _check_incident(settings)
+            if args.action == "run" and args.report:
+                _check_report(args.report)
             return _carry_out(args, settings)
         except SettingsError as error:
             print(f"stallscope lab: {error}", file=sys.stderr)
@@ -63,7 +62,7 @@ class _Lab:
 
 
 def _carry_out(args: argparse.Namespace, settings: Settings) -> int:
-    from lab import demo, report, run, text
+    from lab import demo, report, report_page, run, text
     from lab.processes import Interrupted, StopSignals
     from lab.progress import ProgressView
 
@@ -77,6 +76,8 @@ def _carry_out(args: argparse.Namespace, settings: Settings) -> int:
             with ProgressView(settings, settings.incident or "healthy") as view:
                 outcome = run.execute(settings, stop, view.show)
             result = report.build(outcome)
+            if args.report:
+                _write_report(args.report, report_page.render(result, outcome.moments))
             print(json.dumps(result) if args.json else text.render(result))
             return _WRONG_BYTES if report.is_wrong(result) else _OK
     except Interrupted as interruption:
@@ -86,6 +87,26 @@ def _carry_out(args: argparse.Namespace, settings: Settings) -> int:
     except run.RunError as error:
         print(f"stallscope lab: {error}", file=sys.stderr)
         return _FAILED
+
+
+def _check_report(path: str) -> None:
+    """Before the run: a report that cannot be written is no reason to have waited for it."""
+    folder = Path(path).absolute().parent
+    if Path(path).is_dir():
+        raise SettingsError(f"--report {path}: a folder; give the name of a file to write")
+    if not folder.is_dir():
+        raise SettingsError(f"--report {path}: there is no folder {folder}")
+    if not os.access(path if Path(path).exists() else folder, os.W_OK):
+        raise SettingsError(f"--report {path}: may not be written")
+
+
+def _write_report(path: str, page: str) -> None:
+    from lab.run import RunError
+
+    try:
+        Path(path).write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise RunError(f"the run is over, but --report {path}: {error.strerror}") from None
 
 
 def _check_incident(settings: Settings) -> None:
@@ -118,10 +139,13 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("the run").add_argument
     add("--incident", choices=names, default="", help=", ".join(names))
     add("--incident-after", type=float, default=0.0, metavar="S", help="start the fault later (0)")
-    add("--engine", choices=ENGINES, default="stock", help="stock")
+    add(
+        "--engine", choices=ENGINES, default="stock", help="as shipped, or with our patches (stock)"
+    )
     add("--shards", type=int, default=1, metavar="N", help="Valkey servers; rank r uses r mod N")
     add("--seconds", type=float, default=_DEFAULTS.seconds, metavar="S", help="length (30)")
     add("--pages", default="", metavar="DIR", help="keep the pages there while it runs")
+    add("--report", default="", metavar="FILE", help="write the run as one HTML page, for people")
     add("--keep", default="", metavar="DIR", help="copy logs and raw results there at the end")
     add = parser.add_argument_group("the requests").add_argument
     add("--requests", default="", metavar="FILE", help="Mooncake JSONL instead of our own stream")

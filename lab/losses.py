@@ -31,10 +31,21 @@ class PendingTable(dict[int, Any]):
 
 
 def native_client_of(engine: Any) -> Any:
-    """The Python side of this engine's native client; None where the rank has no storage."""
+    """The Python side of this engine's native client; None where the rank has none: it has no
+    storage, or the patched engine's client."""
+    connection = _connection_of(engine)
+    return connection._connector.client if hasattr(connection, "_connector") else None
+
+
+def patched_calls_of(engine: Any) -> Any:
+    """The calls of the patched engine's client; None on a stock engine, or without storage."""
+    return getattr(_connection_of(engine), "calls", None)
+
+
+def _connection_of(engine: Any) -> Any:
     manager = engine.storage_manager
     backend = manager.storage_backends.get("RemoteBackend") if manager is not None else None
-    return backend.connection._connector.client if backend is not None else None
+    return backend.connection if backend is not None else None
 
 
 class Losses:

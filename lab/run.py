@@ -376,7 +376,7 @@ def _environment(settings: Settings) -> dict[str, str]:
         "GLOO_SOCKET_IFNAME": "lo",
         "LMCACHE_LOG_LEVEL": os.environ.get("LMCACHE_LOG_LEVEL", "WARNING"),
         "LMCACHE_TRACK_USAGE": "false",
-        "STALLSCOPE_PATCHES": "none",  # the engine as it is shipped
+        "STALLSCOPE_PATCHES": "none" if settings.engine == "stock" else "all",
     }
 
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from lab.losses import patched_calls_of
+
 if TYPE_CHECKING:
     import redis
 
@@ -46,8 +48,7 @@ def before_gets(
     """Have `act` done on the drawn rank, once, between the EXISTS of a load and its GETs."""
     import redis
 
-    client = worker.native_client
-    if client is None or worker.rank != incident.acting_rank(worker.settings):
+    if worker.rank != incident.acting_rank(worker.settings):
         return
 
     def act_and_tell(keys: list[str]) -> None:
@@ -55,7 +56,36 @@ def before_gets(
             act(server, keys)
         worker.tell_begun()
 
-    client._client = BeforeGets(client._client, lambda: is_due(incident, worker), act_and_tell)
+    def due() -> bool:
+        return is_due(incident, worker)
+
+    if (client := worker.native_client) is not None:
+        client._client = BeforeGets(client._client, due, act_and_tell)
+    elif (calls := patched_calls_of(worker.engine)) is not None:
+        _before_patched_gets(calls, due, act_and_tell)
+
+
+def _before_patched_gets(
+    calls: Any, is_due: Callable[[], bool], act: Callable[[list[str]], None]
+) -> None:
+    """The same for the patched engine's client, which has a blocking and an awaited GET."""
+    get_sync, get = calls.batch_get_sync, calls.batch_get
+    armed = [True]
+
+    def once(keys: list[str]) -> None:
+        if armed[0] and len(keys) >= _KEYS and is_due():
+            armed[0] = False
+            act(keys)
+
+    def act_then_get_sync(keys: list[str], buffers: Any) -> Any:
+        once(keys)
+        return get_sync(keys, buffers)
+
+    async def act_then_get(keys: list[str], buffers: Any) -> Any:
+        once(keys)
+        return await get(keys, buffers)
+
+    calls.batch_get_sync, calls.batch_get = act_then_get_sync, act_then_get
 
 
 def is_due(incident: Incident, worker: Worker) -> bool:
