@@ -57,3 +57,16 @@ PLATEAU_WINDOW_SECONDS: Final = 60.0
 PLATEAU_RECENT_TIMEOUTS: Final = 5
 # Half of all lookups waiting out their timeout: the cache is as good as off, and worse than none.
 PLATEAU_CRITICAL_SHARE: Final = 0.5
+
+# A profile's rank is late when its share of the others' wait, and of the last places in the
+# collectives that hold that wait, pass the shares and the chance above; a profile is one window.
+# A kernel below this share of the GPU's time is not worth a person's.
+KERNEL_TIME_SHARE: Final = 0.05
+# CTAs without work cost a launch each: at half of them the kernel's time is mostly that.
+IDLE_CTA_SHARE: Final = 0.5
+# A kernel whose bytes are known and that moves them at less than a tenth of the memory's rate.
+KERNEL_BANDWIDTH_SHARE: Final = 0.1
+# The post's loaded ranks were 82% and 98% busy: below 70%, time is lost outside of the GPU.
+IDLE_GPU_SHARE: Final = 0.3
+# A shorter record may be one step's pause.
+IDLE_GPU_MIN_SECONDS: Final = 0.1

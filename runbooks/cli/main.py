@@ -128,7 +128,8 @@ def _internal(arguments: Sequence[str], error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and error.name:
         _say(
             f"{prog}: needs the Python package {error.name}, which is not installed here "
-            f"(the extras 'engine' and 'lab' of {PROG} bring what engines need)"
+            f"(the extra 'trace' of {PROG} brings what reads profiles, 'engine' and 'lab' what "
+            f"engines need)"
         )
         return exit_codes.USAGE
     text = " ".join(str(error).split()) or "no message"

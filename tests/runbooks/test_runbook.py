@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 from detectors import ALL_RULES
+from detectors.profile_rules import PROFILE_RULES
 from runbooks.cli import commands, exit_codes
 from runbooks.library import SECTIONS, load_page, page_names
 from tests.runbooks.command_line import COMMAND, environment, stallscope
@@ -23,12 +24,13 @@ PROGRAMS = {
 }
 VARIABLES = {
     *("PID", "RANK", "POD", "NODE", "STALLSCOPE_DIR", "TRACER_PID"),
+    *("PROFILE", "BEFORE", "AFTER"),
     *("SHARD_HOST", "SHARD_PORT", "KEY"),
 }
 
 
 def test_every_rule_has_a_page_and_every_page_a_rule():
-    assert set(page_names()) == {rule.name for rule in ALL_RULES}
+    assert set(page_names()) == {rule.name for rule in (*ALL_RULES, *PROFILE_RULES)}
 
 
 @pytest.mark.parametrize("name", page_names())

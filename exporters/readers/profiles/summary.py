@@ -26,9 +26,7 @@ def profile_of(
 ) -> tuple[Profile, tuple[Unseen, ...], tuple[Waits, ...]]:
     """Everything that a Recording says; `clear` as in `late.late_rank`."""
     table = recording.table
-    mine = table.take(table.rank >= 0)
-    begin_ns = int(mine.start_ns.min()) if len(mine) else 0
-    end_ns = int(mine.end_ns.max()) if len(mine) else 0
+    begin_ns, end_ns = window_of(table.take(table.rank >= 0))
     groups = join(recording)
     waits = [waits_of(g, recording.shares_clock) for g in groups if len(g)]
     ranks = [_ranked(recording, rank, begin_ns, end_ns) for rank in recording.ranks]
@@ -58,11 +56,18 @@ def read(
     return profile, unseen, recording, waits
 
 
+def window_of(rows: t.Table) -> tuple[int, int]:
+    """From the first to the last work of a GPU (or collective), in ns; of anything where there is
+    none. A CPU range that was open for the whole run must not make the GPUs look idle."""
+    work = np.isin(rows.kind, (*t.GPU_KINDS, t.HOST_COLLECTIVE))
+    rows = rows.take(work) if work.any() else rows
+    return (int(rows.start_ns.min()), int(rows.end_ns.max())) if len(rows) else (0, 0)
+
+
 def _ranked(recording: Recording, rank: int, begin_ns: int, end_ns: int) -> RankProfile:
     """Over the whole record where ranks share a clock, else over the rank's own."""
     if not recording.shares_clock:
-        mine = recording.table.take(recording.table.rank == rank)
-        begin_ns, end_ns = int(mine.start_ns.min()), int(mine.end_ns.max())
+        begin_ns, end_ns = window_of(recording.table.take(recording.table.rank == rank))
     return rank_profile(recording, rank, begin_ns, end_ns)
 
 

@@ -75,7 +75,7 @@ def charge(wait: Seconds, last: npt.NDArray[np.int64], size: int) -> Seconds:
     """Sum of each row's wait onto its last rank, shape (size,)."""
     known = last >= 0
     per_row: Seconds = np.nansum(wait[known], axis=1)
-    out: Seconds = np.bincount(last[known], weights=per_row, minlength=size)
+    out: Seconds = np.bincount(last[known], weights=per_row, minlength=size).astype(np.float64)
     return out
 
 
@@ -87,9 +87,8 @@ def waits_of(group: Joined, shares_clock: bool) -> Waits:
     by_skew: Seconds = (start.max(axis=1, keepdims=True) - start) / 1e9
     symmetric = _IS_SYMMETRIC[group.op]
     clock = clock_of(group, symmetric) if shares_clock else Clock(False, "their clocks are not one")
-    wait = np.where(
-        symmetric[:, None], by_duration, by_skew if clock.shared else np.full_like(by_skew, np.nan)
-    )
+    by_other = by_skew if clock.shared else np.full_like(by_skew, np.nan)
+    wait: Seconds = np.where(symmetric[:, None], by_duration, by_other)
     known = ~np.isnan(wait).any(axis=1)
     last = np.full(len(wait), -1, dtype=np.int64)
     last[known] = wait[known].argmin(axis=1)
