@@ -28,16 +28,17 @@ class Lookups:
         hit = self._client.lookup_cache(request.id)
         if hit == -1:
             self.calls += 1
-            self._begun_seconds[request.id] = time.monotonic()
+            begun = self._begun_seconds[request.id] = time.monotonic()
             tokens = kv.prompt_tokens(request.block_ids, request.length_tokens)
             hit = self._client.lookup(tokens, lookup_id=request.id)
+            # This call answers 0 for a timeout and for a miss alike; only a timeout takes so long.
+            took = time.monotonic() - begun
+            self.timeouts += hit == 0 and took >= LOOKUP_TIMEOUT_SECONDS * 0.95
+        elif hit == 0 and request.id in getattr(self._client, "aborted_lookups", ()):
+            self.timeouts += 1
         return None if hit is None else int(hit)
 
-    def take(self, request: Request, hit_tokens: int) -> float:
+    def take(self, request: Request) -> float:
         """The request is admitted: forget it. How long its lookup took, in seconds."""
         self._client.clear_lookup_status(request.id)
-        seconds = time.monotonic() - self._begun_seconds.pop(request.id)
-        # The client answers 0 for a timeout and for a miss alike; only a timeout takes this long.
-        if hit_tokens == 0 and seconds >= LOOKUP_TIMEOUT_SECONDS * 0.95:
-            self.timeouts += 1
-        return seconds
+        return time.monotonic() - self._begun_seconds.pop(request.id)

@@ -133,7 +133,7 @@ class Scheduler:
                 still_looking.append(tracked)
                 continue
             tracked.hit_tokens = hit
-            tracked.lookup_seconds = self.lookups.take(tracked.request, hit)
+            tracked.lookup_seconds = self.lookups.take(tracked.request)
             tracked.scheduled_seconds = time.monotonic()
             tracked.pages = tuple(self._free_pages[:needed])
             del self._free_pages[:needed]
@@ -210,6 +210,9 @@ class Scheduler:
             "lookup_timeouts": self.lookups.timeouts,
             "stalled_steps": self.stalled_steps,
             "unfinished": len(self.running) + len(self.waiting),
+            "unfinished_arrival_seconds": [
+                tracked.request.arrival_seconds for tracked in (*self.running, *self.waiting)
+            ],
             "requests": [asdict(tracked) for tracked in self.finished],
         }
 

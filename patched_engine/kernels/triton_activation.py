@@ -19,6 +19,47 @@ _INV_448 = tl.constexpr(1.0 / 448.0)
 _SHIFT = tl.constexpr(32.0)
 _TWO_M32 = tl.constexpr(2.0**-32)
 
+# FP8 rows are handled as words of four codes, each in one block of PTX: Triton's own conversions
+# hold all sixteen elements of a thread at once and need 43 registers, the words need 32.
+_UNPACK_PTX = "".join(
+    f"mov.b32 {{a, b}}, ${source}; cvt.rn.f16x2.e4m3x2 h, a; cvt.rn.f16x2.e4m3x2 k, b;"
+    "mov.b32 {p, q}, h; mov.b32 {r, s}, k;"
+    + "".join(f"cvt.f32.f16 {name}{i}, {half};" for i, half in enumerate("pqrs"))
+    for name, source in (("u", 5), ("g", 6))
+)
+_SIGMOID_PTX = (  # e = 1 / (2^-32 + 2^(e - 32)); 0fC2000000 is -32, 0f2F800000 is 2^-32
+    "ex2.approx.ftz.f32 e{i}, e{i}; add.f32 e{i}, e{i}, 0f2F800000;"
+    "rcp.approx.ftz.f32 e{i}, e{i};"
+)
+_PLAIN_PTX = (
+    "fma.rn.f32 e{i}, g{i}, $7, 0fC2000000;"
+    + _SIGMOID_PTX
+    + "mul.f32 u{i}, u{i}, g{i}; mul.f32 ${i}, u{i}, e{i};"
+)
+# min and max keep the number beside a NaN: a NaN becomes the limit.
+_CONTROLLED_PTX = (
+    "mul.f32 g{i}, g{i}, $8; min.f32 g{i}, g{i}, $13;"
+    "fma.rn.f32 u{i}, u{i}, $7, $10; min.f32 u{i}, u{i}, $12; max.f32 u{i}, u{i}, $11;"
+    "fma.rn.f32 e{i}, g{i}, $9, 0fC2000000;"
+    + _SIGMOID_PTX
+    + "mul.f32 g{i}, g{i}, e{i}; mul.f32 ${i}, u{i}, g{i};"
+)
+
+
+def _word_ptx(element: str) -> tl.constexpr:
+    """PTX for the four elements of a word ($5 linear, $6 gate) -> $0..$3 and their maximum $4."""
+    registers = ", ".join(f"{name}{i}" for name in "uge" for i in range(4))
+    magnitudes = "".join(f"abs.f32 e{i}, ${i};" for i in range(4))
+    return tl.constexpr(
+        "{.reg .b16 a, b, p, q, r, s; .reg .b32 h, k; .reg .f32 " + registers + ";" + _UNPACK_PTX
+        + "".join(element.format(i=i) for i in range(4)) + magnitudes
+        + "max.f32 e0, e0, e1; max.f32 e0, e0, e2; max.f32 $4, e0, e3;}"
+    )  # fmt: skip
+
+
+_PLAIN_WORD = _word_ptx(_PLAIN_PTX)
+_CONTROLLED_WORD = _word_ptx(_CONTROLLED_PTX)
+
 
 @triton.jit
 def _rcp(x):
@@ -36,7 +77,73 @@ def _exp2(x):
 
 
 @triton.jit
-def swiglu_requant_kernel(
+def _pack(a, b, c, d):
+    """Four floats -> a word of four e4m3 codes, round to nearest even, saturating."""
+    return tl.inline_asm_elementwise(
+        "{.reg .b16 l, h; cvt.rn.satfinite.e4m3x2.f32 l, $2, $1;"
+        "cvt.rn.satfinite.e4m3x2.f32 h, $4, $3; mov.b32 $0, {l, h};}",
+        "=r,f,f,f,f", [a, b, c, d], dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _plain_rows(linear, gate, su, sg):
+    """e4m3 words [ROWS, 32] and their scales [ROWS] -> code words, scales out."""
+    # v carries 2^32 and neither input scale: they are per row, so they join afterwards.
+    v0, v1, v2, v3, largest = tl.inline_asm_elementwise(
+        _PLAIN_WORD, "=f,=f,=f,=f,=f,r,r,f", [linear, gate, (sg * _NEG_LOG2E)[:, None]],
+        dtype=(tl.float32, tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
+    )  # fmt: skip
+    amax = tl.max(largest, axis=1)
+    # The larger scale meets the constants and the smaller one the maximum, so that no
+    # intermediate leaves fp32's range unless the result does.
+    linear_larger = tl.abs(su) >= tl.abs(sg)
+    larger = tl.where(linear_larger, su, sg)
+    smaller = tl.where(linear_larger, sg, su)
+    max_over_448 = (amax * tl.abs(smaller)) * (tl.abs(larger) * (_TWO_M32 * _INV_448))
+    scale = tl.maximum(max_over_448, _MIN_SCALE)
+    factor = (_rcp(scale) * (larger * _TWO_M32)) * smaller
+    # A zero block must give 0 (not inf * 0); a non-finite input scale must give NaN.
+    factor = (tl.where(amax > 0.0, factor, 0.0) + (su * 0.0 + sg * 0.0))[:, None]
+    return _pack(v0 * factor, v1 * factor, v2 * factor, v3 * factor), scale
+
+
+@triton.jit
+def _controlled_rows(linear, gate, su, sg, slope, beta, bound):
+    """The same with the OAI controls; ``slope`` is alpha times -log2(e), ``bound`` +inf for none.
+
+    The linear half carries 2^-32, against the sigmoid's 2^32; its clamp follows the addition of
+    beta, so that scale and beta are one fused multiply-add.
+    """
+    v0, v1, v2, v3, largest = tl.inline_asm_elementwise(
+        _CONTROLLED_WORD, "=f,=f,=f,=f,=f,r,r,f,f,f,f,f,f,f",
+        [linear, gate, (su * _TWO_M32)[:, None], sg[:, None], slope, beta * _TWO_M32,
+         (beta - bound) * _TWO_M32, (beta + bound) * _TWO_M32, bound],
+        dtype=(tl.float32, tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
+    )  # fmt: skip
+    scale = tl.maximum(tl.max(largest, axis=1) * _INV_448, _MIN_SCALE)
+    factor = _rcp(scale)[:, None]
+    return _pack(v0 * factor, v1 * factor, v2 * factor, v3 * factor), scale
+
+
+@triton.jit
+def _bf16_rows(u, g, slope, beta, bound, HAS_BETA: tl.constexpr, HAS_LIMIT: tl.constexpr):
+    """bf16 [ROWS, 128] -> e4m3 codes and scales; the controls as above."""
+    u = u.to(tl.float32) * _TWO_M32
+    g = g.to(tl.float32)
+    if HAS_LIMIT:
+        g = tl.minimum(g, bound)
+        bound = bound * _TWO_M32
+        u = tl.maximum(tl.minimum(u, bound), -bound)
+    if HAS_BETA:
+        u = u + beta * _TWO_M32
+    v = (g * _rcp(_TWO_M32 + _exp2(g * slope - _SHIFT))) * u
+    scale = tl.maximum(tl.max(tl.abs(v), axis=1) * _INV_448, _MIN_SCALE)
+    return (v * _rcp(scale)[:, None]).to(tl.float8e4nv), scale
+
+
+@triton.jit(do_not_specialize=["last_tile", "walkers"])
+def swiglu_requant_kernel(  # noqa: PLR0912, PLR0915 - a compile-time branch an option
     x_ptr,
     xs_ptr,
     y_ptr,
@@ -49,104 +156,118 @@ def swiglu_requant_kernel(
     beta_ptr,
     limit_ptr,
     last_tile,
+    walkers,
     I: tl.constexpr,
     TILE: tl.constexpr,
     ROWS: tl.constexpr,
+    PARTS: tl.constexpr,
     FP8_IN: tl.constexpr,
     HAS_ALPHA: tl.constexpr,
     HAS_BETA: tl.constexpr,
     HAS_LIMIT: tl.constexpr,
 ):
-    """One item is ROWS rows by 128 columns; column blocks vary fastest so that loads stream.
+    """The grid is column blocks of 128 by programs; a program handles spans of ROWS * PARTS rows.
 
     x [P, 2I] e4m3fn or bf16, xs fp32 at blk*P + row, y [P, I] e4m3fn, ys fp32 at blk*P + row.
     ``last_tile``: the last index that may be read from mn_limit, whatever num_ctas says.
+    ``walkers``: so many programs of a column walk over the spans; each later one takes one span
+    only. They start as walkers end, so that an early multiprocessor takes more of them.
     """
     BLOCKS: tl.constexpr = I // 128
-    SUB: tl.constexpr = TILE // ROWS
-    PER_TILE: tl.constexpr = SUB * BLOCKS
+    SPAN: tl.constexpr = ROWS * PARTS
+    SPANS: tl.constexpr = TILE // SPAN
     CONTROLS: tl.constexpr = HAS_ALPHA or HAS_BETA or HAS_LIMIT
-    first_item = tl.program_id(0)
-    step = tl.num_programs(0)
-    # Three independent loads: asked for together, they cost one trip to memory instead of three.
-    total = tl.load(num_ctas_ptr) * PER_TILE
+    block = tl.program_id(0)
+    program = tl.program_id(1)
+    programs = tl.num_programs(1)
+    singles = tl.maximum(programs - walkers, 0)
+    walks = program < walkers
+    first_span = tl.where(walks, singles + program, program - walkers)
+    step = tl.where(walks, tl.minimum(programs, walkers), 1 << 24)
+    total = tl.load(num_ctas_ptr) * SPANS
     scale_stride = tl.load(total_rows_ptr)
-    row_limit = tl.load(mn_limit_ptr + tl.minimum(first_item // PER_TILE, last_tile))
-    # What does not change from item to item, so that an item only adds scalars.
+    row_limit = tl.load(mn_limit_ptr + tl.minimum(first_span // SPANS, last_tile))
+    # Neither is negative: the test makes the compiler ask for all three numbers at once, before it
+    # may leave, and so they cost one trip to memory.
+    total = tl.where((row_limit < 0) | (scale_stride < 0), 0, total)
+    # What does not change from span to span, so that a span only adds scalars.
     row = tl.arange(0, ROWS)
-    col = tl.arange(0, 128)
-    x_tile = row[:, None] * (2 * I) + col[None, :]
-    y_tile = row[:, None] * I + col[None, :]
     # A row's scale sits in all eight lanes that share the row, so one of them can write it from its
     # register. Triton lays a store out along its longest run of addresses, and taking the rows for
     # a run costs a trip through shared memory and two barriers: row * 3 // 3 hides that run.
     lane = tl.arange(0, 8)
     writer = (lane == 0)[None, :]
     scale_tile = (row * 3 // 3)[:, None] + lane[None, :]
+    if FP8_IN:
+        word = tl.arange(0, 32)
+        x_tile = row[:, None] * (I // 2) + word[None, :]
+        y_tile = row[:, None] * (I // 4) + word[None, :]
+        x_words = x_ptr.to(tl.pointer_type(tl.int32))
+        y_words = y_ptr.to(tl.pointer_type(tl.int32))
+    else:
+        col = tl.arange(0, 128)
+        x_tile = row[:, None] * (2 * I) + col[None, :]
+        y_tile = row[:, None] * I + col[None, :]
     expert = 0
     if CONTROLS:
-        expert = tl.load(expert_ptr + tl.minimum(first_item // PER_TILE, last_tile))
-    for item in tl.range(first_item, total, step):
-        next_tile = tl.minimum((item + step) // PER_TILE, last_tile)
+        expert = tl.load(expert_ptr + tl.minimum(first_span // SPANS, last_tile))
+    for span in tl.range(first_span, total, step):
+        next_tile = tl.minimum((span + step) // SPANS, last_tile)
         next_limit = tl.load(mn_limit_ptr + next_tile)
         next_expert = 0
         if CONTROLS:
             next_expert = tl.load(expert_ptr + next_tile)
-        block = item % BLOCKS
-        first = item // BLOCKS * ROWS
+        first = span * SPAN
         if first < row_limit:
-            live = row < row_limit - first
-            live2 = live[:, None]
-            x_at = x_ptr + (first.to(tl.int64) * (2 * I) + block * 128)
-            u = tl.load(x_at + x_tile, mask=live2, other=0.0)
-            g = tl.load(x_at + I + x_tile, mask=live2, other=0.0)
+            slope = _NEG_LOG2E
+            beta = 0.0
+            bound = float("inf")
             scale_at = block.to(tl.int64) * scale_stride + first
+            live = row < row_limit - first
             if FP8_IN:
+                x_at = x_words + (first.to(tl.int64) * (I // 2) + block * 32)
+                y_at = y_words + (first.to(tl.int64) * (I // 4) + block * 32)
                 xs_at = xs_ptr + scale_at
+                gate_scales = BLOCKS * scale_stride.to(tl.int64)
+                u = tl.load(x_at + x_tile, mask=live[:, None], other=0)
+                g = tl.load(x_at + I // 4 + x_tile, mask=live[:, None], other=0)
                 su = tl.load(xs_at + row, mask=live, other=0.0)
-                sg = tl.load(xs_at + BLOCKS * scale_stride.to(tl.int64) + row, mask=live, other=0.0)
-            u = u.to(tl.float32)
-            g = g.to(tl.float32)
-            if CONTROLS or not FP8_IN:
-                slope = _NEG_LOG2E
-                if HAS_ALPHA:
-                    slope = tl.load(alpha_ptr + expert) * _NEG_LOG2E
-                if FP8_IN:
-                    # The linear half carries 2^-32 from here on, against the sigmoid's 2^32.
-                    u = u * (su * _TWO_M32)[:, None]
-                    g = g * sg[:, None]
-                else:
-                    u = u * _TWO_M32
-                if HAS_LIMIT:
-                    # minimum and maximum keep the number beside a NaN: a NaN becomes the limit.
-                    bound = tl.load(limit_ptr + expert)
-                    g = tl.minimum(g, bound)
-                    bound = bound * _TWO_M32
-                    u = tl.maximum(tl.minimum(u, bound), -bound)
-                if HAS_BETA:
-                    u = u + tl.load(beta_ptr + expert) * _TWO_M32
-                v = (g * _rcp(_TWO_M32 + _exp2(g * slope - _SHIFT))) * u
-                amax = tl.max(tl.abs(v), axis=1)
-                scale = tl.maximum(amax * _INV_448, _MIN_SCALE)
-                factor = _rcp(scale)
+                sg = tl.load(xs_at + gate_scales + row, mask=live, other=0.0)
+                if PARTS == 2:
+                    live2 = row < row_limit - first - ROWS
+                    x_at2 = x_at + ROWS * (I // 2)
+                    u2 = tl.load(x_at2 + x_tile, mask=live2[:, None], other=0)
+                    g2 = tl.load(x_at2 + I // 4 + x_tile, mask=live2[:, None], other=0)
+                    su2 = tl.load(xs_at + ROWS + row, mask=live2, other=0.0)
+                    sg2 = tl.load(xs_at + ROWS + gate_scales + row, mask=live2, other=0.0)
             else:
-                # v carries 2^32 and neither input scale: they are per row, so they join afterwards.
-                sigmoid = _rcp(_TWO_M32 + _exp2(g * (sg * _NEG_LOG2E)[:, None] - _SHIFT))
-                v = (g * u) * sigmoid
-                amax = tl.max(tl.abs(v), axis=1)
-                # The larger scale meets the constants and the smaller one the maximum, so that no
-                # intermediate leaves fp32's range unless the result does.
-                linear_larger = tl.abs(su) >= tl.abs(sg)
-                larger = tl.where(linear_larger, su, sg)
-                smaller = tl.where(linear_larger, sg, su)
-                max_over_448 = (amax * tl.abs(smaller)) * (tl.abs(larger) * (_TWO_M32 * _INV_448))
-                scale = tl.maximum(max_over_448, _MIN_SCALE)
-                factor = (_rcp(scale) * (larger * _TWO_M32)) * smaller
-                # A zero block must give 0 (not inf * 0); a non-finite input scale must give NaN.
-                factor = tl.where(amax > 0.0, factor, 0.0) + (su * 0.0 + sg * 0.0)
-            q = (v * factor[:, None]).to(tl.float8e4nv)
-            tl.store(y_ptr + (first.to(tl.int64) * I + block * 128) + y_tile, q, mask=live2)
+                x_at = x_ptr + (first.to(tl.int64) * (2 * I) + block * 128)
+                y_at = y_ptr + (first.to(tl.int64) * I + block * 128)
+                u = tl.load(x_at + x_tile, mask=live[:, None], other=0.0)
+                g = tl.load(x_at + I + x_tile, mask=live[:, None], other=0.0)
+            if HAS_ALPHA:
+                slope = tl.load(alpha_ptr + expert) * _NEG_LOG2E
+            if HAS_BETA:
+                beta = tl.load(beta_ptr + expert)
+            if HAS_LIMIT:
+                bound = tl.load(limit_ptr + expert)
+            if not FP8_IN:
+                codes, scale = _bf16_rows(u, g, slope, beta, bound, HAS_BETA, HAS_LIMIT)
+            elif CONTROLS:
+                codes, scale = _controlled_rows(u, g, su, sg, slope, beta, bound)
+            else:
+                codes, scale = _plain_rows(u, g, su, sg)
+            tl.store(y_at + y_tile, codes, mask=live[:, None])
             scales = tl.broadcast_to(scale[:, None], (ROWS, 8))
-            tl.store(ys_ptr + scale_at + scale_tile, scales, mask=live2 & writer)
+            tl.store(ys_ptr + scale_at + scale_tile, scales, mask=live[:, None] & writer)
+            if PARTS == 2:
+                if CONTROLS:
+                    codes, scale = _controlled_rows(u2, g2, su2, sg2, slope, beta, bound)
+                else:
+                    codes, scale = _plain_rows(u2, g2, su2, sg2)
+                tl.store(y_at + ROWS * (I // 4) + y_tile, codes, mask=live2[:, None])
+                scales = tl.broadcast_to(scale[:, None], (ROWS, 8))
+                scale_at2 = scale_at + ROWS
+                tl.store(ys_ptr + scale_at2 + scale_tile, scales, mask=live2[:, None] & writer)
         row_limit = next_limit
         expert = next_expert

@@ -26,10 +26,11 @@ Objects = list[Any]
 """LMCache's memory objects, None for a key that brought nothing."""
 
 DEFAULT_THREADS: Final = 8
-_ALLOCATE_TRIES: Final = 10
-_ALLOCATE_WAIT_SECONDS: Final = 0.01
+_ALLOCATE_TRIES: Final = 5
+_ALLOCATE_WAIT_SECONDS: Final = 0.02
 _LOOKUP_SHARE: Final = 0.8
 """A worker's answer must be with the scheduler before the scheduler gives up."""
+_ROOM_SHARE: Final = 0.5
 
 
 class RespConnector(RemoteConnector):
@@ -54,6 +55,7 @@ class RespConnector(RemoteConnector):
             password=str(extra.get("password", "")),
         )
         self._pool = local_cpu_backend
+        self._room_seconds = config.lookup_timeout_ms / 1e3 * _ROOM_SHARE
         self._stats = LMCStatsMonitor.GetOrCreate()
         self.calls = _calls(RespClient(self.endpoint, connections=threads), config)
 
@@ -139,10 +141,10 @@ class RespConnector(RemoteConnector):
         return held
 
     async def _allocate_awaited(self, count: int) -> Objects:
+        """The same; outside of a step, so for as long as the scheduler waits for the lookup."""
+        deadline = time.monotonic() + self._room_seconds
         held = self._allocate(count, wait=False)
-        for _ in range(_ALLOCATE_TRIES):
-            if len(held) == count:
-                break
+        while len(held) < count and time.monotonic() < deadline:
             await asyncio.sleep(_ALLOCATE_WAIT_SECONDS)
             held += self._allocate(count - len(held), wait=False)
         return held
