@@ -53,9 +53,11 @@ def build(outcome: Outcome) -> dict[str, Any]:
         "engine": settings.engine,
         "ranks": settings.ranks,
         "shards": settings.shards,
+        "shard_urls": outcome.shard_urls,
         "requests": {
             "count": len(rows),
             "unfinished": scheduler["unfinished"],
+            "unfinished_arrival_seconds": scheduler["unfinished_arrival_seconds"],
             "ttft_seconds": _quantiles([row["ttft_seconds"] for row in rows]),
             **{
                 f"{part}_seconds": _quantiles([row[f"{part}_seconds"] for row in rows])

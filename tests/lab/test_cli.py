@@ -33,7 +33,6 @@ def lab(*arguments: str, temporary: Path) -> subprocess.CompletedProcess[str]:
     [
         (("run", "--ranks", "many"), "--ranks"),
         (("run", "--incident", "slow-rnak"), "did you mean slow-rank?"),
-        (("run", "--engine", "patched"), "not built yet"),
         (("run", "--prompt-tokens", "few"), "--prompt-tokens must be LOW-HIGH"),
         (("run", "--incident", "rank0-store", "--incident-after", "5"), "--incident-after"),
         (("walk",), "walk"),

@@ -132,7 +132,6 @@ def test_mooncake_requests_share_prefixes(tmp_path: Path) -> None:
     [
         (("--ranks", "1"), "--ranks"),
         (("--ranks", "9"), "--ranks"),
-        (("--engine", "patched"), "patched"),
         (("--valkey-server", "/no/such/server"), "/no/such/server"),
         (("--requests", "/no/such/file"), "/no/such/file"),
         (("--incident", "no-such-incident"), "no-such-incident"),
