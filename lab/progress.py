@@ -138,4 +138,6 @@ def _summary(progress: Progress, settings: Settings) -> str:
         text += f", {timeouts} lookup timeouts"
     found = progress.evaluation.findings if progress.evaluation is not None else ()
     names = ", ".join(f"{f.id} {place(f.rank, f.shard)}" for f in found)
-    return f"{text}; {names or 'nothing found'}"
+    snapshot = progress.evaluation.snapshot if progress.evaluation is not None else None
+    is_blind = snapshot is not None and (snapshot.unseen or not snapshot.engines)
+    return f"{text}; {names or ('not all is seen' if is_blind else 'nothing found')}"

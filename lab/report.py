@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
 from lab import incidents
 from lab.run import Outcome
 from lab.stamps import StampedWait, join
+from runbooks.report import Asked, make_report
 
 SCHEMA: Final = 1
 STATED: Final = (
@@ -43,6 +45,7 @@ def build(outcome: Outcome) -> dict[str, Any]:
     rows = [_request(row) for row in requests]
     stamped = join(outcome.arrived_ns)
     incident = incidents.get(settings.incident)
+    asked = Asked(Path(outcome.pages_folder), tuple(outcome.shard_urls))
     stated = {name: getattr(settings, name) for name in STATED}
     stated["prefill_rate"] = settings.scaled_prefill_rate
     stated["request_rate"] = settings.scaled_request_rate
@@ -72,6 +75,19 @@ def build(outcome: Outcome) -> dict[str, Any]:
         "bytes_equal": bytes_equal(requests) and not scheduler["stalled_steps"],
         "per_rank": [_rank(outcome, stamped, rank) for rank in range(settings.ranks)],
         "findings": [_finding(outcome, finding) for finding in outcome.evaluation.findings],
+        "named_after_seconds": [
+            {"id": name, "rank": rank, "seconds": seconds}
+            for (name, rank), seconds in outcome.named_after_seconds.items()
+        ],
+        "unseen": [item.detail for item in make_report(outcome.evaluation, asked).unseen],
+        "rules": {
+            verdict.rule: {
+                "evaluable_ticks": outcome.decided[verdict.rule],
+                "ticks": len(outcome.moments),
+                "undecided": verdict.abstained,
+            }
+            for verdict in outcome.evaluation.verdicts
+        },
         "expected": None
         if incident is None
         else {

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from importlib import util
@@ -48,7 +49,8 @@ class Begun:
 class Outcome:
     """What a run left: the processes' own results and the evaluations taken while it ran.
 
-    `named_after_seconds` is, by (finding, rank), when it was first named after the run's start.
+    `named_after_seconds` is, by (finding, rank), when it was first named after the run's start;
+    `decided` in how many of the ticks each rule could be judged.
     """
 
     settings: Settings
@@ -60,6 +62,7 @@ class Outcome:
     named_after_seconds: dict[tuple[str, int | None], float] = field(default_factory=dict)
     begun: Begun = field(default_factory=Begun)
     moments: list[Moment] = field(default_factory=list)
+    decided: Counter[str] = field(default_factory=Counter)
     wall_seconds: float = 0.0
     server: str = ""
 
@@ -132,14 +135,20 @@ class _Run:
         self.named: dict[tuple[str, int | None], float] = {}
         self.begun = Begun()
         self.moments: list[Moment] = []
+        self.decided: Counter[str] = Counter()
         self._incident = incidents.get(settings.incident)
         self._has_struck = self._incident is None
         self._selector = selectors.DefaultSelector()
         self._unread = b""
 
     def execute(self, binary: str, environment: dict[str, str], pages: int) -> Outcome:
+        try:
+            self.pages_folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError(f"--pages {self.pages_folder}: {error.strerror}") from None
+        if not os.access(self.pages_folder, os.W_OK):
+            raise SettingsError(f"--pages {self.pages_folder}: may not be written")
         self._show("starting")
-        self.pages_folder.mkdir(parents=True, exist_ok=True)
         if self.settings.pages:
             self.household.watch_pages(self.pages_folder)
         for index in range(self.settings.shards):
@@ -231,6 +240,7 @@ class _Run:
         now = time.monotonic() - self.started_seconds
         for finding in self.evaluation.findings:
             self.named.setdefault((finding.id, finding.rank), now)
+        self.decided.update(v.rule for v in self.evaluation.verdicts if not v.abstained)
         urls = [server.url for server in self.servers]
         self.moments.append(moment(self.evaluation, now, self.settings.ranks, urls))
         self._show("running")
@@ -342,6 +352,7 @@ class _Run:
             named_after_seconds=self.named,
             begun=self.begun,
             moments=self.moments,
+            decided=self.decided,
             wall_seconds=wall_seconds,
             server=binary,
         )

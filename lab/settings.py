@@ -119,12 +119,14 @@ class Settings:
             ("--time-scale", self.time_scale, 0.001, 1_000),
             ("--tokens-per-step", self.tokens_per_step, CHUNK_TOKENS, 1 << 20),
             ("--collectives-per-step", self.collectives_per_step, 2, 64),
-            ("--prompt-tokens", self.prompt_tokens_low, 1, 1 << 20),
+            ("--prompt-tokens", self.prompt_tokens_low, CHUNK_TOKENS, 1 << 20),
             ("--prompt-tokens", self.prompt_tokens_high, self.prompt_tokens_low, 1 << 20),
             ("--resp-threads", self.resp_threads, 1, 64),
         ):
             if not low <= value <= high:
-                raise SettingsError(f"{flag} must be between {low:g} and {high:g}, not {value:g}")
+                raise SettingsError(
+                    f"{flag} must be between {low:.9g} and {high:.9g}, not {value:.9g}"
+                )
         if self.prefill_rate and not 1 <= self.prefill_rate <= 1e9:
             raise SettingsError(f"--prefill-rate must be 1 or more, not {self.prefill_rate:g}")
         if self.request_rate and not 0.01 <= self.request_rate <= 1_000:

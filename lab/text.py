@@ -45,7 +45,8 @@ def render(report: dict[str, Any]) -> str:
     lines += _stock_faults(report)
     lines += [_finding_line(finding) for finding in report["findings"]]
     if not report["findings"]:
-        lines.append("  nothing found")
+        lines.append("  nothing found" + (", but not all was seen:" if report["unseen"] else ""))
+    lines += [f"  unseen: {detail}" for detail in report["unseen"]]
     return "\n".join(lines)
 
 

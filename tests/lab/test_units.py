@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from lab import incidents, report, streams, valkey
+from lab import incidents, report, streams, text, valkey
 from lab.incidents import INCIDENTS
+from lab.lookups import Lookups
+from lab.losses import PendingTable
 from lab.processes import Household, StopSignals
+from lab.run import Outcome
 from lab.settings import Settings, SettingsError
 from lab.stamps import Stamps, join, read_arrived_ns
 
@@ -174,6 +177,69 @@ def test_a_server_that_does_not_start() -> None:
         pytest.raises(valkey.ValkeyError, match="does not start"),
     ):
         valkey.start(household, stop, "/bin/false", 0, 64 << 20)
+
+
+def test_a_run_without_a_page_has_seen_nothing_rather_than_found_nothing(tmp_path: Path) -> None:
+    from detectors import ALL_RULES
+    from exporters.evaluator import Evaluator
+
+    evaluator = Evaluator(tmp_path, rules=ALL_RULES)
+    outcome = Outcome(Settings(), [], str(tmp_path), evaluation=evaluator.tick(), wall_seconds=1.0)
+    evaluator.close()
+    outcome.scheduler = dict.fromkeys(
+        ("unfinished", "lookups", "lookup_timeouts", "stalled_steps", "steps", "busy_seconds"), 0
+    ) | {"requests": [], "unfinished_arrival_seconds": []}
+    outcome.arrived_ns = [[]] * 4
+    built = report.build(outcome)
+    assert built["findings"] == []
+    assert built["unseen"] == [f"no page in {tmp_path}"]
+    assert "nothing found, but not all was seen" in text.render(built)
+
+
+def test_a_completion_that_nobody_waits_for_is_a_lost_one() -> None:
+    lost: list[int] = []
+    table = PendingTable({1: ("future", "batch_exists", ())}, lambda: lost.append(1))
+    table[2] = ("future", "batch_get", ())
+    assert table.pop(2, None)[1] == "batch_get"
+    assert (table.pop(1, None)[1], table.exists_calls, lost) == ("batch_exists", 1, [])
+    assert table.pop(3, None) is None
+    assert (table.exists_calls, lost) == (2, [1])
+
+
+class Answers:
+    """A lookup client that answers as LMCache's do, in this order."""
+
+    def __init__(self, *answers: int | None) -> None:
+        self.answers = list(answers)
+        self.cleared: list[str] = []
+        self.aborted_lookups: set[str] = set()
+
+    def lookup_cache(self, lookup_id: str) -> int | None:
+        return self.answers.pop(0)
+
+    def lookup(self, tokens: list[int], lookup_id: str) -> int | None:
+        return self.answers.pop(0)
+
+    def clear_lookup_status(self, lookup_id: str) -> None:
+        self.cleared.append(lookup_id)
+
+
+def test_an_asynchronous_lookup_is_asked_until_it_answers() -> None:
+    request = streams.Request("s0", 0.0, 1024, (1, 2))
+    client = Answers(-1, None, None, 512)
+    lookups = Lookups(client)
+    assert [lookups.ask(request) for _ in range(3)] == [None, None, 512]
+    assert lookups.take(request) >= 0
+    assert (lookups.calls, lookups.timeouts, client.cleared) == (1, 0, ["s0"])
+
+
+def test_a_lookup_that_was_given_up_counts_as_a_timeout() -> None:
+    request = streams.Request("s0", 0.0, 1024, (1, 2))
+    client = Answers(-1, None, 0)
+    client.aborted_lookups.add("s0")
+    lookups = Lookups(client)
+    assert [lookups.ask(request) for _ in range(2)] == [None, 0]
+    assert (lookups.calls, lookups.timeouts) == (1, 1)
 
 
 def test_an_unknown_server() -> None:
