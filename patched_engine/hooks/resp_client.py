@@ -62,6 +62,8 @@ class CallsHook:
         page = recorder.current()
         if result is FAILED or page is None:
             return
+        status = args[0].client.status
+        page.set_info({"resp_engine": f"{status.name}: {status.reason}"[:160]})
         page.add_poller(ConnectionWatch(page, args[0].client.endpoint.port).poll)
         page.add_poller(lambda: overdue.poll(page))
 

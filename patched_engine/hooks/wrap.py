@@ -18,6 +18,8 @@ from patched_engine import recorder
 
 FAILED: Final = object()
 _MARK = "__stallscope_hook__"
+awaited: set[str] = set()
+"""Modules that something of ours waits for, imported by now or not."""
 
 
 class Hook(Protocol):
@@ -126,6 +128,7 @@ def when_imported(module: str, action: Callable[[Any], object]) -> None:
             recorder.hook_status[module] = f"failed: {error!r}"[:120]
             recorder.fault(f"attach {module}", error)
 
+    awaited.add(module)
     wrapt.register_post_import_hook(guarded, module)
 
 

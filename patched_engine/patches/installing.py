@@ -25,6 +25,7 @@ from patched_engine.patches.patch import (
 from patched_engine.patches.switches import VARIABLE, switched_on
 
 logger = logging.getLogger("stallscope")
+_MOST_WHY = 160  # characters: the page's facts have little room
 
 
 def install(patches: tuple[Patch, ...]) -> None:
@@ -67,8 +68,10 @@ def put_in(patch: Patch, module: Any) -> None:
 
 
 def _publish() -> None:
-    """The page's heartbeat carries it on."""
-    recorder.patch_status.update({item.patch.name: item.state for item in states.states()})
+    """The page's heartbeat carries it on, with the reason where one is of interest."""
+    for item in states.states():
+        why = f": {item.why}"[:_MOST_WHY] if item.state in (REFUSED, NOT_NEEDED) else ""
+        recorder.patch_status[item.patch.name] = item.state + why
 
 
 def lmcache_version() -> str:

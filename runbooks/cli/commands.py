@@ -39,24 +39,24 @@ class Command(Protocol):
     def run(self, args: argparse.Namespace) -> int: ...
 
 
-def targets() -> dict[str, str]:
-    """Every command's `module:attribute` by name: installed ones, then a source checkout's own.
+def targets(group: str = ENTRY_POINT_GROUP) -> dict[str, str]:
+    """Every `module:attribute` of a group by name: installed ones, then a source checkout's own.
 
     A checkout that was never installed (or installed before its last change) has its entry points
     in pyproject.toml only.
     """
-    found = {point.name: point.value for point in metadata.entry_points(group=ENTRY_POINT_GROUP)}
-    return dict(sorted({**found, **_checkout_targets(_PYPROJECT)}.items()))
+    found = {point.name: point.value for point in metadata.entry_points(group=group)}
+    return dict(sorted({**found, **_checkout_targets(_PYPROJECT, group)}.items()))
 
 
-def _checkout_targets(pyproject: Path) -> Mapping[str, str]:
+def _checkout_targets(pyproject: Path, group: str) -> Mapping[str, str]:
     try:
         project = tomllib.loads(pyproject.read_text(encoding="utf-8")).get("project", {})
     except (OSError, ValueError):
         return {}
     if project.get("name") != "stallscope":  # some other project's file above site-packages
         return {}
-    points: Mapping[str, str] = project.get("entry-points", {}).get(ENTRY_POINT_GROUP, {})
+    points: Mapping[str, str] = project.get("entry-points", {}).get(group, {})
     return points
 
 
