@@ -16,7 +16,7 @@ from runbooks.cli.parser import UsageError
 SUFFIXES: Final = (".sqlite", ".json", ".json.gz", ".jsonl", ".jsonl.gz", ".log", ".pkl", ".pickle")
 _EXAMPLES: Final = """examples:
   stallscope trace report.sqlite                   nsys: all ranks of a node
-  stallscope trace rank*.json.gz                   torch.profiler: one file a rank
+  stallscope trace rank*.json.gz                   torch.profiler: a file a rank
   stallscope trace a.json b.json --rank 0 --rank 1
   stallscope trace TRACES --html report.html --json
   stallscope trace --compare BEFORE AFTER          two files, or two folders

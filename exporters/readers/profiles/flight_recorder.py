@@ -83,6 +83,10 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         dump = json.loads(raw) if raw.lstrip()[:1] == b"{" else _Plain(io.BytesIO(raw)).load()
     except pickle.UnpicklingError as error:
+        if "truncated" in str(error):
+            raise ProfileError(
+                str(path), reasons.TRUNCATED, "ends in the middle", "copy it again"
+            ) from error
         raise ProfileError(
             str(path),
             reasons.NOT_A_PROFILE,
@@ -137,7 +141,8 @@ class _Rows:
         if not isinstance(sequence, int) or sequence < 0:
             self.left_out["without a sequence number"] += 1
             return
-        if entry.get("state") in ("started", "scheduled"):
+        # A retired entry is done, whatever its last state: not every backend updates that.
+        if entry.get("state") in ("started", "scheduled") and not entry.get("retired"):
             self.open.append(f"{spelled} number {sequence} of group {group_name}")
             return
         duration_ms = entry.get("duration_ms")

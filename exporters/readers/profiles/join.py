@@ -7,38 +7,18 @@ them: every rank issues the collectives of one communicator in one order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from exporters.readers.profiles import names
 from exporters.readers.profiles import table as t
+from exporters.readers.profiles.joined import Joined
 from exporters.readers.profiles.load import Recording
+from exporters.readers.profiles.subgroups import by_ends
 
 # A rank whose record begins or ends elsewhere has a few more collectives than another.
 _MAX_SHIFT: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """The collectives of one group that all its ranks have. Shapes: `op` (n,), `start_ns` and
-    `end_ns` (n, W), in the order of `ranks`; times of different ranks are of one clock only where
-    the recording says so. `unjoined` counts those that some ranks lack; `problem` says why none
-    could be joined, "" where some were."""
-
-    name: str
-    ranks: tuple[int, ...]
-    size: int
-    op: npt.NDArray[np.int8]
-    start_ns: t.Int
-    end_ns: t.Int
-    unjoined: int
-    problem: str = ""
-
-    def __len__(self) -> int:
-        return len(self.op)
 
 
 def join(recording: Recording) -> list[Joined]:
@@ -125,7 +105,8 @@ def _by_order(
         )
         return
     for parts in zip(*streams, strict=True):
-        yield _aligned(name, ranks, list(parts), shares_clock)
+        whole = _aligned(name, ranks, list(parts), shares_clock)
+        yield from by_ends(whole, shares_clock) if len(whole) and len(ranks) > 2 else [whole]
 
 
 def _streams(rows: t.Table) -> list[t.Table]:

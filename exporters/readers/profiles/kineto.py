@@ -34,8 +34,8 @@ class Args(msgspec.Struct, gc=False):
 
     stream: _Number = None
     bytes: _Number = None
-    grid: list[int] | None = None
-    block: list[int] | None = None
+    grid: list[int] | _Number = None
+    block: list[int] | _Number = None
     collective: str | None = msgspec.field(default=None, name="Collective name")
     group: _Number = msgspec.field(default=None, name="Process Group Name")
     ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
@@ -163,8 +163,8 @@ class _Rows:
             group,
             sequence,
             size,
-            math.prod(args.grid) if args.grid else -1,
-            math.prod(args.block) if args.block else -1,
+            _volume(args.grid),
+            _volume(args.block),
         )
 
     def _group(self, args: Args) -> int:
@@ -279,6 +279,10 @@ def _ranks(text: str | list[int] | None) -> tuple[int, ...]:
         return tuple(int(part) for part in parts)
     except ValueError:
         return ()
+
+
+def _volume(shape: object) -> int:
+    return _int(math.prod(shape)) if isinstance(shape, list) and shape else t.NOT_KNOWN
 
 
 def _int(value: object) -> int:

@@ -14,7 +14,8 @@ from exporters.profile import GroupWaits, Profile, RankProfile
 from exporters.readers.profiles import names
 from exporters.readers.profiles import table as t
 from exporters.readers.profiles.activity import kernel_uses, rank_profile
-from exporters.readers.profiles.join import Joined, join
+from exporters.readers.profiles.join import join
+from exporters.readers.profiles.joined import Joined
 from exporters.readers.profiles.late import late_rank
 from exporters.readers.profiles.load import Recording, load
 from exporters.readers.profiles.waits import Waits, waits_of

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exporters.readers.profiles import names
-from exporters.readers.profiles.join import Joined
+from exporters.readers.profiles.joined import Joined
 
 # Clocks count as one where nobody ends a symmetric collective before its last rank has come (but
 # for this much, which is how far apart a device's and its host's clock are read), and ends fall

@@ -1,0 +1,110 @@
+"""Runs drawn from a seed, written in both formats: never a wrong rank, and the right wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("msgspec")
+
+from detectors.late_in_profile import CLEAR
+from exporters.profile import Profile
+from exporters.readers.profiles.summary import read
+from exporters.snapshot import Unseen
+from tests.exporters.profiles.simulated import Run, simulate
+from tests.exporters.profiles.write_kineto import write_kineto
+from tests.exporters.profiles.write_nsys import write_nsys
+
+FEW = range(12)
+MANY = range(200)
+
+
+def check(run: Run, profile: Profile, unseen: tuple[Unseen, ...]) -> str:
+    """ "named", "quiet" (nobody late, nobody named) or "abstained"; fails on anything wrong."""
+    late = profile.late
+    if late is not None and late.is_clear:
+        assert late.rank == run.late, (run.seed, late)
+        return "named"
+    if run.late is None:
+        return "quiet"
+    assert (
+        [u for u in unseen if u.source == "collective wait"]
+        or late is None
+        or (late.rank == run.late)
+    ), (run.seed, late)
+    return "abstained"
+
+
+def check_waits(run: Run, profile: Profile) -> None:
+    """Within 5% (and 5 us a collective, the simulated jitter of the ends)."""
+    for rank in profile.ranks:
+        truth = run.wait_ns[rank.rank] / 1e9
+        got = rank.wait_by_duration_seconds
+        if got is not None and not run.has_rooted:
+            assert abs(got - truth) <= 0.05 * truth + 5e-6 * rank.collectives, (run.seed, rank)
+
+
+def nsys(seed: int, folder: Path) -> str:
+    run = simulate(seed)
+    path = folder / f"{seed}.sqlite"
+    lacks = write_nsys(run, path)
+    profile, unseen, _, _ = read([path], (), CLEAR)
+    missing = {
+        u.detail.split("no table ")[1].split(":")[0] for u in unseen if "no table" in u.detail
+    }
+    assert ("NVTX_EVENTS" in missing) == ("nvtx" in lacks)
+    assert ("CUPTI_ACTIVITY_KIND_MEMCPY" in missing) == ("memcpy" in lacks)
+    assert len(profile.ranks) == run.size
+    said = check(run, profile, unseen)
+    if said != "abstained":
+        check_waits(run, profile)
+    if said == "named" and "memcpy" not in lacks:
+        assert profile.ranks[run.late].d2h_bytes == run.copy_bytes
+        if run.copy_bytes:
+            assert any("DtoH" in d.name for d in profile.late.meanwhile)
+    if said == "named" and "nvtx" not in lacks:
+        assert any(d.name == "LMCacheEngine.store" for d in profile.late.meanwhile)
+    path.unlink()
+    return said
+
+
+def kineto(seed: int, folder: Path, size: int | None = None) -> str:
+    run = simulate(seed + 1000, size)
+    files, one_clock = write_kineto(run, folder)
+    profile, unseen, _, _ = read(files, (), CLEAR)
+    assert [r.rank for r in profile.ranks] == list(range(run.size))
+    said = check(run, profile, unseen)
+    if said != "abstained":
+        check_waits(run, profile)
+    if not one_clock and run.has_rooted:
+        assert any("rooted" in u.detail for u in unseen)
+    if said == "named" and run.copy_bytes:
+        assert profile.ranks[run.late].d2h_bytes == run.copy_bytes
+        assert any("DtoH" in d.name for d in profile.late.meanwhile)
+    for file in files:
+        file.unlink()
+    return said
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_nsys(tmp_path: Path, seed: int) -> None:
+    nsys(seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_kineto(tmp_path: Path, seed: int) -> None:
+    kineto(seed, tmp_path, size=8)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["nsys", "kineto"])
+def test_two_hundred_seeds_and_no_wrong_rank(tmp_path: Path, kind: str) -> None:
+    said = [
+        nsys(seed, tmp_path) if kind == "nsys" else kineto(seed, tmp_path, size=8) for seed in MANY
+    ]
+    counts = {word: said.count(word) for word in ("named", "quiet", "abstained")}
+    print(kind, counts)
+    assert counts["named"] >= 0.6 * len(said)
+    assert counts["abstained"] <= 0.25 * len(said)
