@@ -130,7 +130,7 @@ def _ask(cell: Cell, lab: LabRun, struck: int) -> Answer | None:
     while not found and time.monotonic() < decidable + GIVEN_UP_SECONDS:
         found = json.loads(stallscope("diagnose", "--json", *watch).out)["findings"]
         seconds = time.monotonic() - decidable
-    if _is_struck(lab):
+    if _is_struck(lab):  # told late
         return None
     named = [_place(f, urls) for f in found]
     is_right = bool(found) and named[0].startswith(expected) and seconds <= NAMED_WITHIN_SECONDS
@@ -149,7 +149,12 @@ def _wait_for_onset(cell: Cell, lab: LabRun) -> bool:
 
 
 def _is_struck(lab: LabRun) -> bool:
-    return "lost a completion by itself" in lab.log.read_text()
+    """Whether the stock client lost a completion by itself before the incident began. One that it
+    loses later (on a dead connection every call fails at once, and many are) is no excuse."""
+    text = lab.log.read_text()
+    losses = re.findall(r"lost a completion by itself on rank \d+ after ([\d.]+) s", text)
+    began = re.search(r" began after ([\d.]+) s", text)
+    return any(began is None or float(at) < float(began.group(1)) for at in losses)
 
 
 def _expected(cell: Cell) -> str:

@@ -32,7 +32,7 @@ def _write(answers: list[Answer], cells_in_all: int) -> None:
         f"{cells_in_all} cells: {right} right, {len(answers) - right} wrong, "
         f"{cells_in_all - len(answers)} not run",
         f"{repeated} runs were made again because the stock client lost a completion by itself "
-        f"before diagnose had answered (upstream #5547; at most {TRIES} tries a cell)",
+        f"before the incident began (upstream #5547; at most {TRIES} tries a cell)",
         "seconds: from when the fault can be told to diagnose's answer, limit 5",
         "",
         *(a.line() for a in answers),
