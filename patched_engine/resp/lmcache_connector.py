@@ -42,12 +42,12 @@ class RespConnector(RemoteConnector):
 
     def __init__(self, url: str, config: Any, metadata: Any, local_cpu_backend: Any) -> None:
         super().__init__(config, metadata)
-        if self.save_chunk_meta or config.save_unfull_chunk:
+        extra = config.extra_config or {}
+        if extra.get("save_chunk_meta", False) or config.save_unfull_chunk:
             raise ValueError(
                 "resp:// needs extra_config save_chunk_meta false and save_unfull_chunk false:"
                 " a value is one whole chunk, without a header"
             )
-        extra = config.extra_config or {}
         threads = int(extra.get("resp_num_threads", DEFAULT_THREADS))
         self.endpoint = parse_endpoint(
             url,
