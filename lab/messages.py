@@ -47,7 +47,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one rank's load of one request brought, and whether its bytes are right."""
+    """What one rank's load of one request brought, and whether its bytes are right.
+
+    `bytes_equal`: the whole prefix, and right; `wrong_chunks`: how many of the loaded are not.
+    """
 
     id: str
     loaded_tokens: int
@@ -55,6 +58,7 @@ class Loaded:
     l2_tokens: int
     seconds: float
     bytes_equal: bool
+    wrong_chunks: int
 
 
 @dataclass(frozen=True, slots=True)

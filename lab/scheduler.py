@@ -36,6 +36,7 @@ class Tracked:
     l2_tokens: int = 0
     loaded_tokens: tuple[int, ...] = ()
     bytes_equal: bool = True
+    wrong_chunks: int = 0
     computed_tokens: int = 0
     pages: tuple[int, ...] = field(default=())
 
@@ -222,4 +223,5 @@ def _note_load(tracked: Tracked, loads: list[Any]) -> None:
     tracked.load_seconds = max(load.seconds for load in loads)
     tracked.loaded_tokens = tuple(load.loaded_tokens for load in loads)
     tracked.bytes_equal = all(load.bytes_equal for load in loads)
+    tracked.wrong_chunks = sum(load.wrong_chunks for load in loads)
     tracked.l1_tokens, tracked.l2_tokens = loads[0].l1_tokens, loads[0].l2_tokens

@@ -220,8 +220,8 @@ class Worker:
         """Compare every loaded byte with what these tokens must have."""
         prompt = self.prompts[part.id]
         chunks = prompt.loaded_tokens // CHUNK_TOKENS
-        equal = prompt.loaded_tokens == part.hit_tokens and all(
-            self.paged.holds(page, self.expected.chunk(digest))
+        wrong_chunks = sum(
+            not self.paged.holds(page, self.expected.chunk(digest))
             for page, digest in zip(prompt.pages[:chunks], prompt.digests[:chunks], strict=True)
         )
         l1_tokens = min(prompt.l1_chunks * CHUNK_TOKENS, prompt.loaded_tokens)
@@ -231,5 +231,6 @@ class Worker:
             l1_tokens=l1_tokens,
             l2_tokens=prompt.loaded_tokens - l1_tokens,
             seconds=prompt.load_seconds,
-            bytes_equal=equal,
+            bytes_equal=prompt.loaded_tokens == part.hit_tokens and not wrong_chunks,
+            wrong_chunks=wrong_chunks,
         )
