@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import socket
@@ -89,7 +90,16 @@ def _stop(base: str) -> str:
 
 def _post(base: str, hook: str, timeout_seconds: float) -> None:
     shown = f"{without_credentials(base)}/{hook}"
-    request = urllib.request.Request(f"{base}/{hook}", data=b"", method="POST")
+    parts = urllib.parse.urlsplit(base)
+    host = parts.netloc.rpartition("@")[2]
+    request = urllib.request.Request(
+        f"{parts.scheme}://{host}{parts.path}/{hook}", data=b"", method="POST"
+    )
+    if parts.username:
+        pair = (
+            f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        )
+        request.add_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
     try:
         with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:
             answer.read(1024)

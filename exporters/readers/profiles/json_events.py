@@ -53,17 +53,14 @@ class EventReader(Generic[E]):
             rest += piece
             cut = _last_cut(rest, key)
             if cut > 0:
-                body, rest = rest[:cut], rest[cut + 1 :]
-                events, unread = self._decode(body)
-                rest = unread + rest
+                events, rest = self._upto(rest, cut)
                 if events:
                     yield events
             elif len(rest) > _EVENT_BYTES:
                 raise self._damaged("an event of more than 32 MB, or none at all")
         cut = _last_cut(rest, key)
         if cut > 0:
-            events, unread = self._decode(rest[:cut])
-            rest = unread + rest[cut + 1 :]
+            events, rest = self._upto(rest, cut)
             if events:
                 yield events
         events, rest = self._slowly(rest)
@@ -103,6 +100,11 @@ class EventReader(Generic[E]):
     def _first_key(self, rest: bytes) -> bytes:
         found = _FIRST_KEY.match(rest)
         return found[1] if found else b'"ph"'
+
+    def _upto(self, text: bytes, cut: int) -> tuple[list[E], bytes]:
+        """The events before a cut, and the rest; a cut inside an event is mended."""
+        events, unread = self._decode(text[:cut])
+        return events, unread + text[cut:] if unread else text[cut + 1 :]
 
     def _decode(self, body: bytes) -> tuple[list[E], bytes]:
         """The events of a piece, and what of it is not whole yet."""
