@@ -228,6 +228,8 @@ def cases(quick: bool) -> Iterator[tuple[str, list[int], int, int, int, torch.dt
             yield "all remote", [0] * LOCAL_EXPERTS, 512, 64, 2048, dtype, controls, False
             yield "one expert", crowd, 700, 64, 2048, dtype, controls, False
             yield "edges", make_counts(256, "uniform", 5), 256, 16, 512, dtype, controls, True
+            yield "edges", make_counts(256, "uniform", 5), 256, 64, 512, dtype, controls, True
+        yield "no limit", make_counts(256, "uniform", 5), 256, 64, 512, dtype, True, True
     yield "8192 tokens", make_counts(8192, "uniform", 9, 9315), 8192, 64, 2048, fp8, False, False
 
 
@@ -245,6 +247,8 @@ def table(run: Runner, *, dtypes: tuple[torch.dtype, ...], quick: bool = False) 
             plant_edges(routing, buffers, size)
         if controls:
             buffers.extra = controls_for(generator)
+        if kind == "no limit":
+            del buffers.extra["limit"]
         name = str(dtype).removeprefix("torch.").removesuffix("_e4m3fn").replace("float8", "fp8")
         case = f"{kind}, tile {tile}, I {size}, {name}{', OAI' if controls else ''}"
         verdicts.append(judge(case, run, routing, buffers, size))

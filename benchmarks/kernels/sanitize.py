@@ -8,7 +8,12 @@ import sys
 from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck")
-OUR_KERNELS = ("swiglu_requant_kernel", "silu_mul_quant_kernel", "activation_kernel")
+OUR_KERNELS = (
+    "swiglu_requant_kernel",
+    "silu_mul_quant_kernel",
+    "silu_mul_quant_once_kernel",
+    "activation_kernel",
+)
 
 
 def watch(overlay_path: str) -> dict[str, str]:

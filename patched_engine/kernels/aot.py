@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from patched_engine.kernels.plan import plan_shape
+
 TRITON_ARCHITECTURES = (90, 100, 103)
 CUDA_ARCHITECTURES = ("90a", "100a", "103a")
 CUDA_SOURCES = Path(__file__).parent / "cuda"
@@ -75,19 +77,19 @@ def compile_activation(
     tile: int = 64,
     fp8_input: bool = True,
     controls: bool = False,
-    rows: int = 16,
-    warps: int = 4,
 ) -> Compiled:
     """Spec (A)'s Triton kernel for ``architecture`` (90, 100 or 103). Raises CompileUnavailable."""
     from patched_engine.kernels.triton_activation import swiglu_requant_kernel as kernel
 
     x_type = "*fp8e4nv" if fp8_input else "*bf16"
-    types = [x_type, "*fp32", "*fp8e4nv", "*fp32", *["*i32"] * 4, *["*fp32"] * 3, "i32"]
+    types = [x_type, "*fp32", "*fp8e4nv", "*fp32", *["*i32"] * 4, *["*fp32"] * 3, "i32", "i32"]
+    shape = plan_shape(tile, fp8_input, controls)
     constants = {
-        "I": intermediate, "TILE": tile, "ROWS": rows, "FP8_IN": fp8_input,
+        "I": intermediate, "TILE": tile, "ROWS": shape.rows, "PARTS": shape.parts,
+        "FP8_IN": fp8_input, "OVERLAP": True,
         "HAS_ALPHA": controls, "HAS_BETA": controls, "HAS_LIMIT": controls,
     }  # fmt: skip
-    return _compile_triton(kernel, types, constants, architecture, warps)
+    return _compile_triton(kernel, types, constants, architecture, shape.warps, shape.registers)
 
 
 def compile_vllm(
@@ -102,18 +104,34 @@ def compile_vllm(
     rows: int = 8,
 ) -> Compiled:
     """Spec (B)'s Triton kernel for ``architecture`` (90, 100 or 103). Raises CompileUnavailable."""
-    from patched_engine.kernels.triton_vllm import silu_mul_quant_kernel as kernel
+    from patched_engine.kernels import triton_vllm
 
-    types = ["*bf16", "*fp8e4nv", "*fp32", "*i32", *["i32"] * 2, *["fp32"] * 4]
-    constants = {
+    types = ["*bf16", "*fp8e4nv", "*fp32", *["i32"] * (one_item or 2), *["fp32"] * 4]
+    constants: dict[str, Any] = {
         "N2": intermediate, "ROWS": rows, "UE8M0": use_ue8m0, "HAS_CLAMP": has_clamp,
-        "ALIGNMENT": alignment, "PLAIN_SCALE": True, "LANES": 4 * warps, "ONE_ITEM": one_item,
+        "PLAIN_SCALE": True,
     }  # fmt: skip
+    if not has_clamp:
+        constants["clamp_limit"] = None
+    if one_item:
+        kernel = triton_vllm.silu_mul_quant_once_kernel
+        constants["OVERLAP"] = True
+    else:
+        kernel = triton_vllm.silu_mul_quant_kernel
+        types.insert(3, "*i32")
+        constants |= {"ALIGNMENT": alignment, "LANES": 4 * warps}
+        if not alignment:
+            constants["ends_ptr"] = None
     return _compile_triton(kernel, types, constants, architecture, warps)
 
 
 def _compile_triton(
-    kernel: Any, types: list[str], constants: dict[str, Any], architecture: int, warps: int
+    kernel: Any,
+    types: list[str],
+    constants: dict[str, Any],
+    architecture: int,
+    warps: int,
+    register_cap: int | None = None,
 ) -> Compiled:
     try:
         import triton
@@ -132,7 +150,9 @@ def _compile_triton(
         attrs=attributes,
     )
     built = triton.compile(
-        source, target=GPUTarget("cuda", architecture, 32), options={"num_warps": warps}
+        source,
+        target=GPUTarget("cuda", architecture, 32),
+        options={"num_warps": warps, "maxnreg": register_cap},
     )
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     with tempfile.TemporaryDirectory() as folder:

@@ -5,18 +5,12 @@ No call synchronises: the row count stays on the card, and the grid follows the 
 
 from __future__ import annotations
 
-from functools import cache
-
 import torch
 
+from patched_engine.kernels import card
 from patched_engine.kernels.checks import check_call
 from patched_engine.kernels.plan import plan_launch
 from patched_engine.kernels.spec import GROUP, KernelInputError
-
-
-@cache
-def _sm_count(device_index: int) -> int:
-    return int(torch.cuda.get_device_properties(device_index).multi_processor_count)
 
 
 def _launch(
@@ -44,10 +38,15 @@ def _launch(
         return
     from patched_engine.kernels.triton_activation import swiglu_requant_kernel
 
-    index = x.device.index if x.device.index is not None else torch.cuda.current_device()
-    plan = plan_launch(rows_estimate, tile, intermediate, _sm_count(index), x.shape[0])
+    index = card.index_of(x)
+    overlap = card.can_overlap(index)
+    plan = plan_launch(
+        rows_estimate, tile, intermediate, card.sm_count(index), x.shape[0],
+        fp8_input=xs is not None,
+        controls=any(value is not None for value in controls.values()),
+    )  # fmt: skip
     # An absent pointer is never read: its flag is a compile-time constant.
-    swiglu_requant_kernel[(plan.grid,)](
+    swiglu_requant_kernel[(plan.blocks, plan.programs)](
         x,
         xs if xs is not None else x,
         y,
@@ -60,14 +59,19 @@ def _launch(
         beta if beta is not None else ys,
         limit if limit is not None else ys,
         mn_limit.numel() - 1,
+        plan.walkers,
         I=intermediate,
         TILE=tile,
-        ROWS=plan.rows,
+        ROWS=plan.shape.rows,
+        PARTS=plan.shape.parts,
         FP8_IN=xs is not None,
         HAS_ALPHA=alpha is not None,
         HAS_BETA=beta is not None,
         HAS_LIMIT=limit is not None,
-        num_warps=plan.warps,
+        OVERLAP=overlap,
+        launch_pdl=overlap,
+        num_warps=plan.shape.warps,
+        maxnreg=plan.shape.registers,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 # A constexpr is the only global that a jitted function may read.
 _NEG_LOG2E = tl.constexpr(-1.4426950408889634)
@@ -28,18 +29,17 @@ _UNPACK_PTX = "".join(
     for name, source in (("u", 5), ("g", 6))
 )
 _SIGMOID_PTX = (  # e = 1 / (2^-32 + 2^(e - 32)); 0fC2000000 is -32, 0f2F800000 is 2^-32
-    "ex2.approx.ftz.f32 e{i}, e{i}; add.f32 e{i}, e{i}, 0f2F800000;"
-    "rcp.approx.ftz.f32 e{i}, e{i};"
+    "ex2.approx.ftz.f32 e{i}, e{i}; add.f32 e{i}, e{i}, 0f2F800000;rcp.approx.ftz.f32 e{i}, e{i};"
 )
 _PLAIN_PTX = (
     "fma.rn.f32 e{i}, g{i}, $7, 0fC2000000;"
     + _SIGMOID_PTX
     + "mul.f32 u{i}, u{i}, g{i}; mul.f32 ${i}, u{i}, e{i};"
 )
+_SCALED_PTX = "mul.f32 g{i}, g{i}, $8; fma.rn.f32 u{i}, u{i}, $7, $10;"
 # min and max keep the number beside a NaN: a NaN becomes the limit.
-_CONTROLLED_PTX = (
-    "mul.f32 g{i}, g{i}, $8; min.f32 g{i}, g{i}, $13;"
-    "fma.rn.f32 u{i}, u{i}, $7, $10; min.f32 u{i}, u{i}, $12; max.f32 u{i}, u{i}, $11;"
+_CLAMP_PTX = "min.f32 g{i}, g{i}, $13; min.f32 u{i}, u{i}, $12; max.f32 u{i}, u{i}, $11;"
+_SHIFTED_PTX = (
     "fma.rn.f32 e{i}, g{i}, $9, 0fC2000000;"
     + _SIGMOID_PTX
     + "mul.f32 g{i}, g{i}, e{i}; mul.f32 ${i}, u{i}, g{i};"
@@ -58,7 +58,8 @@ def _word_ptx(element: str) -> tl.constexpr:
 
 
 _PLAIN_WORD = _word_ptx(_PLAIN_PTX)
-_CONTROLLED_WORD = _word_ptx(_CONTROLLED_PTX)
+_SHIFTED_WORD = _word_ptx(_SCALED_PTX + _SHIFTED_PTX)
+_CLAMPED_WORD = _word_ptx(_SCALED_PTX + _CLAMP_PTX + _SHIFTED_PTX)
 
 
 @triton.jit
@@ -91,7 +92,7 @@ def _plain_rows(linear, gate, su, sg):
     """e4m3 words [ROWS, 32] and their scales [ROWS] -> code words, scales out."""
     # v carries 2^32 and neither input scale: they are per row, so they join afterwards.
     v0, v1, v2, v3, largest = tl.inline_asm_elementwise(
-        _PLAIN_WORD, "=f,=f,=f,=f,=f,r,r,f", [linear, gate, (sg * _NEG_LOG2E)[:, None]],
+        _PLAIN_WORD, "=&f,=&f,=&f,=&f,=&f,r,r,f", [linear, gate, (sg * _NEG_LOG2E)[:, None]],
         dtype=(tl.float32, tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
     )  # fmt: skip
     amax = tl.max(largest, axis=1)
@@ -109,14 +110,14 @@ def _plain_rows(linear, gate, su, sg):
 
 
 @triton.jit
-def _controlled_rows(linear, gate, su, sg, slope, beta, bound):
-    """The same with the OAI controls; ``slope`` is alpha times -log2(e), ``bound`` +inf for none.
+def _controlled_rows(linear, gate, su, sg, slope, beta, bound, HAS_LIMIT: tl.constexpr):
+    """The same with the OAI controls; ``slope`` is alpha times -log2(e).
 
     The linear half carries 2^-32, against the sigmoid's 2^32; its clamp follows the addition of
     beta, so that scale and beta are one fused multiply-add.
     """
     v0, v1, v2, v3, largest = tl.inline_asm_elementwise(
-        _CONTROLLED_WORD, "=f,=f,=f,=f,=f,r,r,f,f,f,f,f,f,f",
+        _CLAMPED_WORD if HAS_LIMIT else _SHIFTED_WORD, "=&f,=&f,=&f,=&f,=&f,r,r,f,f,f,f,f,f,f",
         [linear, gate, (su * _TWO_M32)[:, None], sg[:, None], slope, beta * _TWO_M32,
          (beta - bound) * _TWO_M32, (beta + bound) * _TWO_M32, bound],
         dtype=(tl.float32, tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
@@ -143,7 +144,7 @@ def _bf16_rows(u, g, slope, beta, bound, HAS_BETA: tl.constexpr, HAS_LIMIT: tl.c
 
 
 @triton.jit(do_not_specialize=["last_tile", "walkers"])
-def swiglu_requant_kernel(  # noqa: PLR0912, PLR0915 - a compile-time branch an option
+def swiglu_requant_kernel(  # noqa: PLR0912 - a compile-time branch an option
     x_ptr,
     xs_ptr,
     y_ptr,
@@ -165,6 +166,7 @@ def swiglu_requant_kernel(  # noqa: PLR0912, PLR0915 - a compile-time branch an 
     HAS_ALPHA: tl.constexpr,
     HAS_BETA: tl.constexpr,
     HAS_LIMIT: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
     """The grid is column blocks of 128 by programs; a program handles spans of ROWS * PARTS rows.
 
@@ -172,6 +174,8 @@ def swiglu_requant_kernel(  # noqa: PLR0912, PLR0915 - a compile-time branch an 
     ``last_tile``: the last index that may be read from mn_limit, whatever num_ctas says.
     ``walkers``: so many programs of a column walk over the spans; each later one takes one span
     only. They start as walkers end, so that an early multiprocessor takes more of them.
+    OVERLAP: launched while the kernel before still ends (programmatic dependent launch), so it
+    waits for that one before it reads or writes.
     """
     BLOCKS: tl.constexpr = I // 128
     SPAN: tl.constexpr = ROWS * PARTS
@@ -184,6 +188,8 @@ def swiglu_requant_kernel(  # noqa: PLR0912, PLR0915 - a compile-time branch an 
     walks = program < walkers
     first_span = tl.where(walks, singles + program, program - walkers)
     step = tl.where(walks, tl.minimum(programs, walkers), 1 << 24)
+    if OVERLAP:
+        gdc_wait()
     total = tl.load(num_ctas_ptr) * SPANS
     scale_stride = tl.load(total_rows_ptr)
     row_limit = tl.load(mn_limit_ptr + tl.minimum(first_span // SPANS, last_tile))
@@ -221,7 +227,7 @@ def swiglu_requant_kernel(  # noqa: PLR0912, PLR0915 - a compile-time branch an 
         if first < row_limit:
             slope = _NEG_LOG2E
             beta = 0.0
-            bound = float("inf")
+            bound = 0.0
             scale_at = block.to(tl.int64) * scale_stride + first
             live = row < row_limit - first
             if FP8_IN:
@@ -254,7 +260,7 @@ def swiglu_requant_kernel(  # noqa: PLR0912, PLR0915 - a compile-time branch an 
             if not FP8_IN:
                 codes, scale = _bf16_rows(u, g, slope, beta, bound, HAS_BETA, HAS_LIMIT)
             elif CONTROLS:
-                codes, scale = _controlled_rows(u, g, su, sg, slope, beta, bound)
+                codes, scale = _controlled_rows(u, g, su, sg, slope, beta, bound, HAS_LIMIT)
             else:
                 codes, scale = _plain_rows(u, g, su, sg)
             tl.store(y_at + y_tile, codes, mask=live[:, None])
@@ -262,7 +268,7 @@ def swiglu_requant_kernel(  # noqa: PLR0912, PLR0915 - a compile-time branch an 
             tl.store(ys_ptr + scale_at + scale_tile, scales, mask=live[:, None] & writer)
             if PARTS == 2:
                 if CONTROLS:
-                    codes, scale = _controlled_rows(u2, g2, su2, sg2, slope, beta, bound)
+                    codes, scale = _controlled_rows(u2, g2, su2, sg2, slope, beta, bound, HAS_LIMIT)
                 else:
                     codes, scale = _plain_rows(u2, g2, su2, sg2)
                 tl.store(y_at + ROWS * (I // 4) + y_tile, codes, mask=live2[:, None])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from functools import cache
 
 import torch
 
+from patched_engine.kernels import card
 from patched_engine.kernels.spec import GROUP, ROW_ALIGN, KernelInputError
 
 SUPPORTED_DTYPES = (torch.bfloat16, torch.float16)
@@ -30,11 +30,6 @@ def plan_colmajor(rows: int, intermediate: int, experts: int, sm_count: int) -> 
     per_sm = CTAS_PER_SM_PER_ROOT_ITEM * math.sqrt(items)
     bounded = min(max(per_sm, MIN_CTAS_PER_SM), MAX_CTAS_PER_SM)
     return max(1, min(-(-items // experts), int(sm_count * bounded) // experts))
-
-
-@cache
-def _sm_count(device_index: int) -> int:
-    return int(torch.cuda.get_device_properties(device_index).multi_processor_count)
 
 
 def unsupported_reason(  # noqa: PLR0912 - one line a rule
@@ -125,40 +120,35 @@ def launch(
     expert_alignment: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """``silu_mul_quant_colmajor`` without its checks, for a caller that has made them."""
-    from patched_engine.kernels.triton_vllm import silu_mul_quant_kernel
+    from patched_engine.kernels import triton_vllm
 
     rows, intermediate = x.shape[0], x.shape[1] // 2
     if output is None:
         output = torch.empty((rows, intermediate), dtype=torch.float8_e4m3fn, device=x.device)
     scales = torch.empty((intermediate // GROUP, rows), dtype=torch.float32, device=x.device)
-    index = x.device.index if x.device.index is not None else torch.cuda.current_device()
+    index = card.index_of(x)
     experts = expert_ends.numel() if expert_ends is not None else 1
-    grid = plan_colmajor(rows, intermediate, experts, _sm_count(index))
-    blocks = intermediate // GROUP
-    one_item = expert_ends is None and grid == rows // ROWS * blocks
-    warps = WIDE_WARPS if one_item and rows // ROWS * blocks in WIDE_ITEMS else WARPS
-    shape = (rows // ROWS, blocks) if one_item else (grid, experts)
-    silu_mul_quant_kernel[shape](
-        x,
-        output,
-        scales,
-        expert_ends if expert_ends is not None else scales,
-        rows,
-        rows,
-        eps,
-        clamp_limit if clamp_limit is not None else 0.0,
-        alpha,
-        beta,
-        N2=intermediate,
-        ROWS=ROWS,
-        UE8M0=use_ue8m0,
-        HAS_CLAMP=clamp_limit is not None,
-        ALIGNMENT=expert_alignment,
-        PLAIN_SCALE=eps >= LEAST_PLAIN_EPS,
-        LANES=4 * warps,
-        ONE_ITEM=one_item,
-        num_warps=warps,
-    )
+    grid = plan_colmajor(rows, intermediate, experts, card.sm_count(index))
+    groups, blocks = rows // ROWS, intermediate // GROUP
+    options = {
+        "N2": intermediate,
+        "ROWS": ROWS,
+        "UE8M0": use_ue8m0,
+        "HAS_CLAMP": clamp_limit is not None,
+        "PLAIN_SCALE": eps >= LEAST_PLAIN_EPS,
+    }
+    if expert_ends is None and grid == groups * blocks:
+        warps = WIDE_WARPS if groups * blocks in WIDE_ITEMS else WARPS
+        overlap = card.can_overlap(index)
+        triton_vllm.silu_mul_quant_once_kernel[(groups, blocks)](
+            x, output, scales, rows, eps, clamp_limit, alpha, beta, **options,
+            OVERLAP=overlap, launch_pdl=overlap, num_warps=warps,
+        )  # fmt: skip
+    else:
+        triton_vllm.silu_mul_quant_kernel[(grid, experts)](
+            x, output, scales, expert_ends, rows, rows, eps, clamp_limit, alpha, beta, **options,
+            ALIGNMENT=expert_alignment, LANES=4 * WARPS, num_warps=WARPS,
+        )  # fmt: skip
     return output, scales.transpose(0, 1)
 
 

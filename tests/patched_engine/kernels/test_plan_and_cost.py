@@ -8,7 +8,12 @@ import sys
 import pytest
 
 from patched_engine.kernels.cost_model import activation_cost
-from patched_engine.kernels.plan import MAX_CTAS_PER_SM, estimate_local_rows, plan_launch
+from patched_engine.kernels.plan import (
+    MAX_CTAS_PER_SM,
+    estimate_local_rows,
+    plan_launch,
+    plan_shape,
+)
 from patched_engine.kernels.spec import KernelInputError, bytes_per_valid_row
 
 SMS = 132
@@ -52,9 +57,18 @@ def test_the_grid_never_exceeds_the_buffers_nor_its_bound() -> None:
 
 @pytest.mark.parametrize("tile", range(8, 129, 8))
 def test_items_divide_every_tile(tile: int) -> None:
-    plan = plan_launch(512, tile, 2048, SMS, 4096)
-    assert tile % plan.rows == 0
-    assert plan.rows * 128 == plan.warps * 32 * 16  # 16 elements a thread: one 16-byte load each
+    for fp8_input, controls in ((True, False), (True, True), (False, True)):
+        shape = plan_shape(tile, fp8_input, controls)
+        assert tile % (shape.rows * shape.parts) == 0
+        assert shape.rows * 128 == shape.warps * 32 * 16  # 16 elements a thread: a 16-byte load
+
+
+def test_walkers_fill_the_card_and_the_rest_take_one_span_each() -> None:
+    plan = plan_launch(8192, 64, 2048, SMS, 10**7)
+    assert plan.shape.resident_per_sm == 16
+    assert plan.walkers * plan.blocks == 16 * SMS < plan.grid
+    small = plan_launch(1024, 64, 2048, SMS, 10**7)
+    assert small.programs <= small.walkers
 
 
 @pytest.mark.parametrize(("tile", "size"), [(4, 2048), (12, 2048), (136, 2048), (64, 100), (64, 0)])
