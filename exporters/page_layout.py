@@ -55,6 +55,7 @@ COUNTERS = (
     "client_failed_calls",
     "client_get_answered_keys",
     "client_get_failed_keys",
+    "load_wasted_bytes",
 )
 COUNTER_INDEX = {name: i for i, name in enumerate(COUNTERS)}
 LANE_WORDS = 64

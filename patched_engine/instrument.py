@@ -39,10 +39,11 @@ def install() -> bool:
                 lmcache_engine,
                 native_client,
                 resp_client,
+                sharding,
                 steps,
             )
 
-            for module in (lmcache_engine, lmcache_client, lmcache_async):
+            for module in (lmcache_engine, lmcache_client, lmcache_async, sharding):
                 module.install()
             if has_folder:  # these write to the page and nothing else
                 for module in (collectives, native_client, resp_client, steps):

@@ -90,6 +90,13 @@ def observed_coroutine(name: str, function: Callable[..., Any], hook: Hook) -> C
     return call
 
 
+def unhooked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function without a hook of ours around it, for a caller that has its own."""
+    while getattr(function, _MARK, False) and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
+
+
 def attach(
     owner: Any,
     attribute: str,

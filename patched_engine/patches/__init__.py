@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from patched_engine.patches import executor, prefetch_keys, rank_url, refusals, resp_backend
+from patched_engine.patches import (
+    executor,
+    prefetch_keys,
+    rank_url,
+    refusals,
+    resp_backend,
+    sharded_store,
+)
 from patched_engine.patches import installing as _installing
 from patched_engine.patches.patch import Patch, PatchState, states
 
@@ -13,6 +20,7 @@ PATCHES: Final[tuple[Patch, ...]] = (
     prefetch_keys.PATCH,
     executor.PATCH,
     resp_backend.PATCH,
+    sharded_store.PATCH,
     refusals.PATCH,
 )
 

@@ -14,8 +14,9 @@ from patched_engine.patches import rank_url
 from patched_engine.patches.patch import Patch, require
 from patched_engine.patches.placeholders import PlaceholderError
 from patched_engine.resp.url import EndpointError
+from patched_engine.sharding.settings import ShardingRefused
 
-REFUSALS: tuple[type[Exception], ...] = (PlaceholderError, EndpointError)
+REFUSALS: tuple[type[Exception], ...] = (PlaceholderError, EndpointError, ShardingRefused)
 """What a setting is refused with. (Not an outage: a server that is not there may come.)"""
 
 _refused: list[Exception] = []

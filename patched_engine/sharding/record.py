@@ -1,4 +1,4 @@
-"""What ranks tell each other about a load: 64 bytes of fixed layout, so that no pickle is needed."""
+"""What ranks tell each other about a load: 64 bytes of fixed layout, so no pickle is needed."""
 
 from __future__ import annotations
 

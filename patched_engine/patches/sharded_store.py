@@ -1,0 +1,171 @@
+"""The sharded store, for engines whose settings ask for it (LMCache #5545, #5548, #5553).
+
+An engine that does not ask takes part in the workers' agreement, and is otherwise left as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from patched_engine.patches import placeholders, resp_backend
+from patched_engine.patches.patch import Patch, require
+from patched_engine.sharding import agreement, marker, settings
+from patched_engine.sharding.group import Group, find_group
+from patched_engine.sharding.settings import SWITCH, ShardingRefused
+
+logger = logging.getLogger("stallscope")
+_made: Final = itertools.count()
+
+
+def check(module: Any) -> None:
+    """The builder must make the engine, and the engine must go through what we override."""
+    engine = module.LMCacheEngine
+    require(
+        module.LMCacheEngineBuilder,
+        "get_or_create",
+        {"LMCacheEngine", "_instances"},
+        ("instance_id", "config", "metadata"),
+    )
+    require(engine, "store", {"token_database", "batched_from_gpu", "batched_put"})
+    require(engine, "lookup", {"token_database", "batched_contains", "lookup_pins"})
+    require(engine, "async_lookup_and_prefetch", {"process_tokens"}, ("lookup_id", "hashes"))
+    require(engine, "retrieve", {"save_only_first_rank"}, ("tokens", "mask"))
+    require(engine, "lookup_unpin", {"cleanup_memory_objs"})
+    require(engine, "post_init", {"async_lookup_server"})
+
+
+def apply(module: Any) -> None:
+    """Shard an engine as it is made, and have the scheduler ask every rank."""
+    from lmcache.v1.lookup_client.factory import LookupClientFactory
+
+    stock = module.LMCacheEngineBuilder.get_or_create.__func__
+
+    @functools.wraps(stock)
+    def made(
+        cls: Any, instance_id: str, config: Any, metadata: Any, *rest: Any, **more: Any
+    ) -> Any:
+        is_new = instance_id not in cls._instances
+        group = None
+        if is_new:
+            group = prepare(config, metadata)
+        elif settings.is_wanted(config):
+            settings.apply(config, metadata.world_size)  # or upstream finds another configuration
+        engine = stock(cls, instance_id, config, metadata, *rest, **more)
+        if is_new and group is not None:
+            from patched_engine.sharding.engine import shard
+
+            shard(engine, group)
+            _check_marker(engine, group)
+        return engine
+
+    module.LMCacheEngineBuilder.get_or_create = classmethod(made)
+    create = LookupClientFactory.create_lookup_client
+
+    @functools.wraps(create)
+    def asking_every_rank(config: Any, metadata: Any, *rest: Any, **more: Any) -> Any:
+        if settings.is_wanted(config):
+            settings.check(config, metadata)
+            settings.apply(config, metadata.world_size)
+        client = create(config, metadata, *rest, **more)
+        if settings.is_wanted(config):
+            _tell_aborts(client)
+        return client
+
+    LookupClientFactory.create_lookup_client = staticmethod(asking_every_rank)
+
+
+def prepare(config: Any, metadata: Any) -> Group | None:
+    """The group of an engine that is to be sharded; its settings are then changed.
+
+    Raises ShardingRefused where it cannot be, by name.
+    """
+    is_wanted = settings.is_wanted(config)
+    if metadata.role not in (None, "worker"):
+        return None
+    if is_wanted:
+        settings.check(config, metadata)
+    if metadata.world_size > 1:
+        _agree(is_wanted, config, metadata)
+    if not is_wanted:
+        return None
+    group = find_group(metadata.world_size)
+    if group is None:
+        raise ShardingRefused(
+            f"{SWITCH}: this worker is in no process group: torch.distributed is not initialised"
+        )
+    settings.check_parallel(metadata.world_size, group.world_size)
+    settings.apply(config, metadata.world_size)
+    settings.check_room(config, metadata, settings.max_prompt_tokens(config))
+    return group
+
+
+def _agree(is_wanted: bool, config: Any, metadata: Any) -> None:
+    """With all workers of this engine, through the store that torch.distributed was begun with."""
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    agreement.agree(
+        dist.distributed_c10d._get_default_store(),
+        metadata.worker_id,
+        metadata.world_size,
+        agreement.statement(is_wanted, config, metadata),
+        label=f"{metadata.engine_id}/{dist.get_rank() - metadata.worker_id}/{next(_made)}",
+    )
+
+
+def _check_marker(engine: Any, group: Group) -> None:
+    url = str(engine.config.remote_url or "")
+    if placeholders.RANK not in url:
+        return  # one shard for all: its keys are the same whoever owns them
+    if not url.startswith(resp_backend.SCHEMES):
+        logger.warning("stallscope: %s: whose shard this is cannot be told", url.partition(":")[0])
+        return
+    from patched_engine.resp.url import parse_endpoint
+
+    extra = engine.config.extra_config
+    endpoint = parse_endpoint(
+        placeholders.fill(url, group.rank),
+        username=str(extra.get("username", "")),
+        password=str(extra.get("password", "")),
+    )
+
+    def leave_l2(_error: ShardingRefused) -> None:
+        if engine.storage_manager is not None:
+            engine.storage_manager.set_backend_bypass("RemoteBackend", True)
+
+    marker.check_when_it_comes(endpoint, group.rank, group.world_size, marker.OnRefused(leave_l2))
+
+
+def _tell_aborts(client: Any) -> None:
+    """A lookup that is given up is told to the ranks at once, not when all have answered."""
+    cancel: Callable[[str], None] | None = getattr(client, "cancel_lookup", None)
+    send: Callable[[str], None] | None = getattr(client, "_send_cleanup_message", None)
+    if cancel is None or send is None:
+        return  # the synchronous client's calls are over when it is asked
+
+    def cancel_and_tell(lookup_id: str) -> None:
+        cancel(lookup_id)
+        send(lookup_id)
+
+    client.cancel_lookup = cancel_and_tell
+
+
+PATCH: Final = Patch(
+    name="sharded-store",
+    upstream="LMCache #5545, #5553",
+    summary="each rank stores, looks up and loads its own chunks, where pcp_shard_store is set",
+    module="lmcache.v1.cache_engine",
+    touches=(
+        "LMCacheEngineBuilder.get_or_create",
+        "LookupClientFactory.create_lookup_client",
+        "a sharded engine's store, lookup, retrieve, async_lookup_and_prefetch,"
+        " cleanup_memory_objs and post_init",
+    ),
+    check=check,
+    apply=apply,
+)
