@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lab.incidents.base import Incident
 from lab.incidents.native import is_due
+from lab.losses import patched_calls_of
 from lab.settings import LOOKUP_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
@@ -41,6 +42,27 @@ class LateReturn:
         return future_id
 
 
+class LateSubmit:
+    """The patched client's engine; one EXISTS is submitted 2 ms before its caller knows of it."""
+
+    def __init__(self, engine: Any, incident: LostCompletion, worker: Worker) -> None:
+        self._engine = engine
+        self._incident = incident
+        self._worker = worker
+        self._armed = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def submit(self, batch: Any, lane: int) -> Any:
+        ticket = self._engine.submit(batch, lane)
+        if self._armed and batch.kind.name == "EXISTS" and is_due(self._incident, self._worker):
+            self._armed = False
+            time.sleep(DELAY_SECONDS)
+            self._worker.tell_begun()
+        return ticket
+
+
 class LostCompletion(Incident):
     """Upstream #5547. Unforced it takes some hundred to some ten thousand calls."""
 
@@ -56,5 +78,9 @@ class LostCompletion(Incident):
 
     def install(self, worker: Worker) -> None:
         client = worker.native_client
-        if client is not None and worker.rank == self.rank(worker.settings):
+        if worker.rank != self.rank(worker.settings):
+            return
+        if client is not None:
             client._client = LateReturn(client._client, self, worker)
+        elif (calls := patched_calls_of(worker.engine)) is not None:
+            calls.client._engine = LateSubmit(calls.client._engine, self, worker)
