@@ -140,7 +140,10 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     add("--incident", choices=names, default="", help=", ".join(names))
     add("--incident-after", type=float, default=0.0, metavar="S", help="start the fault later (0)")
     add(
-        "--engine", choices=ENGINES, default="stock", help="as shipped, or with our patches (stock)"
+        "--engine",
+        choices=ENGINES,
+        default="stock",
+        help="as shipped, with our patches, or these and the sharded store (stock)",
     )
     add("--shards", type=int, default=1, metavar="N", help="Valkey servers; rank r uses r mod N")
     add("--seconds", type=float, default=_DEFAULTS.seconds, metavar="S", help="length (30)")

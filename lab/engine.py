@@ -24,12 +24,15 @@ from lab.settings import CHUNK_TOKENS, LAYERS, LOOKUP_TIMEOUT_SECONDS, Settings
 def configuration(settings: Settings, shard_url: str) -> Any:
     """LMCache's configuration: healthy, or as the incident has it.
 
-    Healthy: every rank stores and loads its own copy, under its own keys, and answers lookups.
+    Healthy: every rank stores and loads its own copy, under its own keys, and answers lookups; on
+    the sharded engine, its own chunks.
     (An empty list of lookup workers would mean LMCache's default for MLA, rank 0 alone.)
     """
     incident = incidents.get(settings.incident)
     changed = incident.lmcache_settings(settings) if incident else None
-    if changed is None:
+    if settings.engine == "sharded":
+        changed = {"extra_config": {"pcp_shard_store": True}}
+    elif changed is None:
         changed = {
             "lookup_server_worker_ids": list(range(settings.ranks)),
             "extra_config": {
@@ -40,7 +43,7 @@ def configuration(settings: Settings, shard_url: str) -> Any:
     values: dict[str, Any] = {
         "chunk_size": CHUNK_TOKENS,
         "local_cpu": True,
-        "max_local_cpu_size": settings.l1_bytes / (1 << 30),
+        "max_local_cpu_size": _l1_bytes(settings) / (1 << 30),
         "remote_url": shard_url,
         "save_unfull_chunk": False,
         "enable_async_loading": settings.async_loading,
@@ -54,6 +57,11 @@ def configuration(settings: Settings, shard_url: str) -> Any:
         **changed.get("extra_config", {}),
     }
     return LMCacheEngineConfig.from_defaults(**values)
+
+
+def _l1_bytes(settings: Settings) -> int:
+    """A stock rank's own CPU tier; for the sharded engine the pod's, which it divides itself."""
+    return settings.l1_bytes * (settings.ranks if settings.engine == "sharded" else 1)
 
 
 def metadata(settings: Settings, role: str, rank: int, engine_id: str) -> Any:

@@ -151,12 +151,22 @@ class _Run:
         self._show("starting")
         if self.settings.pages:
             self.household.watch_pages(self.pages_folder)
-        for index in range(self.settings.shards):
+        count = self.settings.shards
+        by_rank = self.settings.has_shard_a_rank
+        hosts = valkey.rank_hosts(count) if by_rank else [valkey.LOCAL] * count
+        fixed_port = valkey.free_port(hosts) if by_rank else 0
+        for index, host in enumerate(hosts):
             self.stop.check()
             try:
                 self.servers.append(
                     valkey.start(
-                        self.household, self.stop, binary, index, self.settings.shard_bytes
+                        self.household,
+                        self.stop,
+                        binary,
+                        index,
+                        self.settings.shard_bytes,
+                        host,
+                        fixed_port,
                     )
                 )
             except valkey.ValkeyError as error:
@@ -178,7 +188,7 @@ class _Run:
         folder = self.household.folder
         plan = {
             "settings": asdict(self.settings),
-            "shard_urls": [server.resp_url for server in self.servers],
+            "shard_urls": self._engine_urls(),
             "engine_id": f"lab-{uuid.uuid4().hex[:8]}",
             "pages": pages,
         }
@@ -199,6 +209,12 @@ class _Run:
         assert self.host.stdout is not None
         os.set_blocking(self.host.stdout.fileno(), False)
         self._selector.register(self.host.stdout, selectors.EVENT_READ)
+
+    def _engine_urls(self) -> list[str]:
+        """The remote_url of rank r is the one at r mod their number."""
+        if self.settings.has_shard_a_rank:
+            return [f"resp://{valkey.RANK_HOST}:{self.servers[0].port}"]
+        return [server.resp_url for server in self.servers]
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -240,7 +256,9 @@ class _Run:
         now = time.monotonic() - self.started_seconds
         for finding in self.evaluation.findings:
             self.named.setdefault((finding.id, finding.rank), now)
-        self.decided.update(v.rule for v in self.evaluation.verdicts if not v.abstained)
+        self.decided.update(
+            v.rule for v in self.evaluation.verdicts if v.findings or not v.abstained
+        )
         urls = [server.url for server in self.servers]
         self.moments.append(moment(self.evaluation, now, self.settings.ranks, urls))
         self._show("running")

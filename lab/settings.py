@@ -18,7 +18,7 @@ FULL_REQUEST_RATE: Final = 2.6  # of our own stream on eight ranks; ours, not th
 POST_CHUNK_BYTES: Final = 12_400_000
 POST_COPY_RATE: Final = 12.3e9  # bytes/s: the post's rank 0 wrote 19.1 GB in the 1.55 s it was late
 LMCACHE_VERSIONS: Final = ("0.5.5", "0.5.6")
-ENGINES: Final = ("stock", "patched")
+ENGINES: Final = ("stock", "patched", "sharded")
 # LMCache's native client loses a completion when its event loop runs between a submit and the line
 # after it. A thread that waits for the interpreter asks for it after this time (Python: 5 ms), and
 # the kernel's batch policy keeps waking threads from preempting a submitting one: together they
@@ -100,6 +100,11 @@ class Settings:
         """Requests/s of our own stream: as given, or what keeps this many ranks busy, not full."""
         return self.request_rate or FULL_REQUEST_RATE * self.ranks / POST_RANKS
 
+    @property
+    def has_shard_a_rank(self) -> bool:
+        """Whether {rank} in the shard URL gives each rank its own."""
+        return self.engine == "sharded" and self.shards > 1
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
 
@@ -138,6 +143,11 @@ class Settings:
                 f"--chunk-bytes must be a multiple of {CHUNK_BYTES_STEP} "
                 f"({LAYERS} layers of {CHUNK_TOKENS} bfloat16 tokens) up to {64 << 20}, "
                 f"not {self.chunk_bytes}"
+            )
+        if self.engine == "sharded" and self.shards not in (1, self.ranks):
+            raise SettingsError(
+                f"--engine sharded has one shard or one a rank: --shards 1 or {self.ranks}, "
+                f"not {self.shards}"
             )
         if self.shard_bytes < 16 << 20:
             raise SettingsError("--shard-memory must be 16 MiB or more")

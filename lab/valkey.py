@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +20,8 @@ from redis.retry import Retry
 from lab.processes import Household, StopSignals
 from lab.settings import SettingsError
 
+LOCAL: Final = "127.0.0.1"
+RANK_HOST: Final = "127.0.1.{rank}"
 _START_SECONDS: Final = 10.0
 _PORT_TRIES: Final = 8
 
@@ -33,19 +37,24 @@ class Server:
     index: int
     port: int
     process: subprocess.Popen[Any]
+    host: str = LOCAL
 
     @property
     def resp_url(self) -> str:
-        return f"resp://127.0.0.1:{self.port}"
+        return f"resp://{self.host}:{self.port}"
 
     @property
     def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}"
+        return f"redis://{self.host}:{self.port}"
 
     def client(self) -> redis.Redis:
         once = Retry(NoBackoff(), 0)  # its own retries would keep a signal waiting
         return redis.Redis(
-            port=self.port, socket_timeout=2.0, socket_connect_timeout=2.0, retry=once
+            host=self.host,
+            port=self.port,
+            socket_timeout=2.0,
+            socket_connect_timeout=2.0,
+            retry=once,
         )
 
 
@@ -69,23 +78,29 @@ def find_server(chosen: str) -> str:
 
 
 def start(
-    household: Household, stop: StopSignals, binary: str, index: int, maxmemory_bytes: int
+    household: Household,
+    stop: StopSignals,
+    binary: str,
+    index: int,
+    maxmemory_bytes: int,
+    host: str = LOCAL,
+    fixed_port: int = 0,
 ) -> Server:
     """Start shard `index`. Raises ValkeyError with the last line of its log."""
     log = household.folder / f"valkey-{index}.log"
     for _ in range(_PORT_TRIES):
-        port = _free_port()
+        port = fixed_port or free_port([host])
         process = household.start(
             [
                 binary,
-                *("--port", str(port), "--bind", "127.0.0.1", "--protected-mode", "yes"),
+                *("--port", str(port), "--bind", host, "--protected-mode", "yes"),
                 *("--maxmemory", str(maxmemory_bytes), "--maxmemory-policy", "allkeys-lru"),
                 *("--save", "", "--appendonly", "no", "--daemonize", "no"),
                 *("--dir", str(household.folder), "--loglevel", "notice"),
             ],
             log=log,
         )
-        server = Server(index, port, process)
+        server = Server(index, port, process, host)
         if _answers(server, stop):
             return server
         # Another process took the port between our look and the bind: choose again.
@@ -96,10 +111,25 @@ def start(
     raise ValkeyError(f"{binary} does not start: {lines[-1] if lines else 'no output'}")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def rank_hosts(count: int) -> list[str]:
+    """Loopback addresses that differ in a rank alone, as {rank} in a shard URL needs them."""
+    return [RANK_HOST.replace("{rank}", str(rank)) for rank in range(count)]
+
+
+def free_port(hosts: Sequence[str]) -> int:
+    """A port that is free at every one of these addresses."""
+    while True:
+        with contextlib.ExitStack() as held:
+            port = 0
+            for host in hosts:
+                probe = held.enter_context(socket.socket())
+                try:
+                    probe.bind((host, port))
+                except OSError:
+                    break
+                port = int(probe.getsockname()[1])
+            else:
+                return port
 
 
 def _answers(server: Server, stop: StopSignals) -> bool:

@@ -151,7 +151,9 @@ class Worker:
         if manager is None:
             return 0
         tier = manager.storage_backends["LocalCPUBackend"]
-        return sum(1 for key in keys if tier.contains(key))
+        held = sum(1 for key in keys if tier.contains(key))
+        # A sharded rank holds its own chunks alone; the others hold as many of theirs.
+        return held * self.settings.ranks if self.settings.engine == "sharded" else held
 
     def _load(self, part: Part) -> None:
         prompt = self.prompts[part.id]
