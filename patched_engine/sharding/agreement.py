@@ -57,7 +57,9 @@ def agree(
                 f" shards ({type(error).__name__}): every worker must run the patched engine"
             ) from None
         heard = json.loads(store.get(f"{_PREFIX}/{label}/{other}"))
-        for name, value in said.items():
+        # Ranks that do not shard may differ in all else: stock ranks may have URLs of their own.
+        for name in said if said[SWITCH] else (SWITCH,):
+            value = said[name]
             if heard.get(name) != value:
                 raise ShardingRefused(
                     f"{SWITCH}: rank {rank} has {name} {value!r} and rank {other} has"
