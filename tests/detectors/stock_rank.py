@@ -3,7 +3,8 @@
     python -m tests.detectors.stock_rank PORT FAULT
 
 Run as a program. It stores a prompt, prints "stored" and, once a line comes on standard input, does
-the fault: prints "begun" as it begins, and then stands still for as long as its tester lets it.
+the fault: prints "begun" as it begins, and then stands still for as long as its tester lets it. It
+prints "struck" where the stock client loses a completion by itself besides.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import redis
 
 import patched_engine
+from lab.losses import Losses
 from patched_engine import recorder
 
 CHUNK_TOKENS = 256
@@ -100,18 +103,21 @@ class LateReturn:
     """The native client, the first EXISTS of which returns 2 ms late to its caller: the completion
     is drained before the caller has registered who waits for it."""
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: Any, losses: Losses) -> None:
         self._native = native
+        self._losses = losses
         self._armed = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
 
     def submit_batch_exists(self, keys: list[str]) -> int:
+        if not self._armed:
+            return int(self._native.submit_batch_exists(keys))
+        self._armed, self._losses.is_forced = False, True
         future_id: int = self._native.submit_batch_exists(keys)
-        if self._armed:
-            self._armed = False
-            time.sleep(0.002)
+        time.sleep(0.002)
+        self._losses.is_forced = False
         return future_id
 
 
@@ -177,6 +183,8 @@ def main() -> None:
         time.sleep(0.02)
     keys = [key.to_string() for _, _, key in engine.token_database.process_tokens(tokens)]
     client = engine.storage_manager.storage_backends["RemoteBackend"].connection._connector.client
+    losses = Losses(lambda is_forced: None if is_forced else print("struck", flush=True))
+    losses.watch(client)
     own = [c["addr"] for c in server.client_list() if c["name"] != "tester"]
     print("stored", flush=True)
     sys.stdin.readline()
@@ -197,7 +205,7 @@ def main() -> None:
         backend.batched_get_non_blocking = fail
         work = prefetch
     elif fault == "lost-completion":
-        client._client = LateReturn(client._client)
+        client._client = LateReturn(client._client, losses)
         work = lookup
     elif fault != "none":
         actions = {"missing-key": delete, "evicted": evict, "cut-connections": cut}
@@ -211,5 +219,6 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    finally:
-        os._exit(1)  # LMCache's threads would hold a failed run open
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)  # LMCache's threads would hold a failed run open

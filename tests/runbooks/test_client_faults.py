@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +28,35 @@ from tests.detectors.stock_rank import BLOCKING_SECONDS, LOOKUP_SECONDS, RANK
 from tests.runbooks.command_line import COMMAND, ROOT, environment, stallscope
 from tests.servers import valkey_server
 
-# The stock client may lose another completion by itself in any of these runs, which is then named
-# first: until such a run is made again, as the lab's are, they are no gate for a change.
-pytestmark = pytest.mark.soak
-
+# Each fault once is in the default run, here or in tests/lab/test_incidents.py.
+soak = pytest.mark.soak
 VERSIONS = pytest.mark.parametrize("version", ["0.5.5", "0.5.6"])
+TRIES = 4
 NAMED_WITHIN_SECONDS = 5.0
 ANSWER_SECONDS = 4.0
 # A look at the picture before a fault is decidable costs nothing; importing on a busy machine does.
 BUSY_SECONDS = 4.0
+
+
+class Struck(Exception):
+    """The stock client lost another completion by itself (upstream #5547): a run about that one."""
+
+
+def again(test):
+    """Make a struck run again, and say so: it shows another fault than the one asked for."""
+
+    @functools.wraps(test)
+    def run(tmp_path, **arguments):
+        for number in range(TRIES):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            try:
+                return test(tmp_path=folder, **arguments)
+            except Struck:
+                warnings.warn("the stock client lost a completion: run again", stacklevel=1)
+        pytest.skip(f"the stock client lost a completion in {TRIES} runs running (upstream #5547)")
+
+    return run
 
 
 @dataclass
@@ -80,6 +102,7 @@ def rank(fault: str, folder: Path, version: str = "0.5.5") -> Iterator[Rank]:
             cwd=folder,
             env=environment(
                 STALLSCOPE_DIR=str(folder),
+                STALLSCOPE_PATCHES="none",  # the engine as it is shipped
                 PYTHONPATH=path,
                 PYTHONHASHSEED="0",
                 LMCACHE_LOG_LEVEL="ERROR",
@@ -93,10 +116,16 @@ def rank(fault: str, folder: Path, version: str = "0.5.5") -> Iterator[Rank]:
         try:
             assert process.stdout is not None
             assert any(line.startswith("stored") for line in process.stdout)
-            yield Rank(process, folder, port)
+            try:
+                yield Rank(process, folder, port)
+            except AssertionError:
+                process.kill()
+                if "struck" in process.communicate()[0]:
+                    raise Struck from None
+                raise
         finally:
             process.kill()
-            process.communicate()
+            process.wait()
 
 
 def _wait_for_a_finding(of: Rank, onset_seconds: float, **options):
@@ -113,6 +142,7 @@ def _wait_for_a_finding(of: Rank, onset_seconds: float, **options):
         assert time.monotonic() - decidable < NAMED_WITHIN_SECONDS + BUSY_SECONDS, run.out
 
 
+@again
 def test_a_healthy_rank_is_silent(tmp_path):
     with rank("none", tmp_path) as of:
         of.begin()
@@ -121,7 +151,9 @@ def test_a_healthy_rank_is_silent(tmp_path):
         assert json.loads(run.out)["findings"] == []
 
 
+@soak
 @VERSIONS
+@again
 def test_a_lost_completion_is_a_stuck_lookup_with_its_cause(tmp_path, version):
     with rank("lost-completion", tmp_path, version) as of:
         of.begin()
@@ -138,6 +170,8 @@ def test_a_lost_completion_is_a_stuck_lookup_with_its_cause(tmp_path, version):
     assert len(found) == 1
 
 
+@soak
+@again
 def test_without_the_shard_the_confidence_is_halved_and_that_is_said(tmp_path):
     with rank("lost-completion", tmp_path) as of:
         of.begin()
@@ -147,7 +181,8 @@ def test_without_the_shard_the_confidence_is_halved_and_that_is_said(tmp_path):
     assert "unseen" in found[0]["summary"]
 
 
-@VERSIONS
+@pytest.mark.parametrize("version", ["0.5.5", pytest.param("0.5.6", marks=soak)])
+@again
 def test_a_prefetch_whose_backend_raised_is_a_stuck_lookup_of_the_other_cause(tmp_path, version):
     with rank("no-answer", tmp_path, version) as of:
         of.begin()
@@ -156,7 +191,9 @@ def test_a_prefetch_whose_backend_raised_is_a_stuck_lookup_of_the_other_cause(tm
     assert (first["id"], first["rank"], first["cause"]) == ("stuck-lookup", RANK, "no-answer")
 
 
+@soak
 @VERSIONS
+@again
 def test_a_missing_key_in_a_batch_is_a_wedged_connection_of_that_shard(tmp_path, version):
     with rank("missing-key", tmp_path, version) as of:
         of.begin()
@@ -168,6 +205,7 @@ def test_a_missing_key_in_a_batch_is_a_wedged_connection_of_that_shard(tmp_path,
     assert run.code == exit_codes.CRITICAL
 
 
+@again
 def test_a_key_that_was_stored_anew_leaves_the_connection_wedged(tmp_path):
     with rank("missing-key", tmp_path) as of, redis.Redis(port=of.port) as client:
         before = set(client.keys())
@@ -184,6 +222,8 @@ def test_a_key_that_was_stored_anew_leaves_the_connection_wedged(tmp_path):
     assert "stored anew" in str(found[0]["evidence"])
 
 
+@soak
+@again
 def test_evicted_keys_are_named_as_the_cause_before_what_they_do(tmp_path):
     with rank("evicted", tmp_path) as of:
         of.begin()
@@ -193,7 +233,9 @@ def test_evicted_keys_are_named_as_the_cause_before_what_they_do(tmp_path):
     assert (found[0]["cause"], found[1]["cause"]) == ("eviction", "missing-key")
 
 
+@soak
 @VERSIONS
+@again
 def test_cut_connections_make_garbage_of_a_load(tmp_path, version):
     with rank("cut-connections", tmp_path, version) as of:
         of.begin()
@@ -203,7 +245,9 @@ def test_cut_connections_make_garbage_of_a_load(tmp_path, version):
     assert run.code == exit_codes.CRITICAL
 
 
+@soak
 @pytest.mark.parametrize(("sent", "cause"), [(signal.SIGSTOP, "timeout"), (signal.SIGKILL, "conn")])
+@again
 def test_a_frozen_or_dead_shard_is_named_and_not_the_rank_that_waits(sent, cause, tmp_path):
     with rank("none", tmp_path) as of, redis.Redis(port=of.port) as client:
         server = client.info("server")["process_id"]
@@ -221,6 +265,7 @@ def test_a_frozen_or_dead_shard_is_named_and_not_the_rank_that_waits(sent, cause
     assert run.code == exit_codes.CRITICAL
 
 
+@again
 def test_the_exporter_names_it_too_and_scrapes_cost_the_shard_nothing(tmp_path):
     with rank("lost-completion", tmp_path) as of, redis.Redis(port=of.port) as client:
         exporter = subprocess.Popen(
