@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.kernels import rivals
-from benchmarks.kernels.timing import graph_seconds, sets_for
+from benchmarks.kernels.timing import graph_seconds, launches_apart, sets_for
 from patched_engine.kernels import vllm_activation
 from patched_engine.kernels.vllm_activation import HOME, SWITCH, USERS
 from patched_engine.kernels.vllm_ops import silu_mul_quant_colmajor
@@ -197,5 +197,9 @@ def measure(record: dict[str, float], generator: torch.Generator, quick: bool) -
                 record[f"{label}{again} {name}"] = graph_seconds(
                     _launcher(function, inputs, outputs, ends), sets, 48
                 )
+        with launches_apart():
+            record[f"ours apart {name}"] = graph_seconds(
+                _launcher(silu_mul_quant_colmajor, inputs, outputs, ends), sets, 48
+            )
         del inputs, outputs
         torch.cuda.empty_cache()

@@ -20,7 +20,7 @@ from benchmarks.kernels.problems import (
     make_routing,
     moved_bytes,
 )
-from benchmarks.kernels.timing import graph_seconds, sets_for, stream_seconds
+from benchmarks.kernels.timing import graph_seconds, launches_apart, sets_for, stream_seconds
 
 INTERMEDIATE, TILE, SEED = 2048, 64, 7
 FP8, BF16 = torch.float8_e4m3fn, torch.bfloat16
@@ -69,6 +69,8 @@ def _measure_shape(
         record[f"stream {name}"] = stream_seconds(total_bytes, launches=48)
     record[f"triton {name}"] = timed(contenders.triton_op)
     record[f"triton again {name}"] = timed(contenders.triton_op)
+    with launches_apart():
+        record[f"triton apart {name}"] = timed(contenders.triton_op)
     if buffers[0].xs is not None and overlay is not None:
         record[f"overlay {name}"] = timed(overlay)
         record[f"overlay again {name}"] = timed(overlay)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest import mock
 
 import torch
+
+from patched_engine.kernels import card
 
 ROTATE_BYTES = 590_000_000
 """Bytes that a round of buffers covers at least: ten times the card's L2."""
@@ -43,6 +47,13 @@ def graph_seconds(
         stop.synchronize()
         taken.append(start.elapsed_time(stop) / 1e3 / launches)
     return statistics.median(taken)
+
+
+@contextmanager
+def launches_apart() -> Iterator[None]:
+    """Within it our kernels launch like anyone's: only once the kernel before has ended."""
+    with mock.patch.object(card, "can_overlap", lambda device_index: False):
+        yield
 
 
 def stream_seconds(total_bytes: int, launches: int = 24, replays: int = 12) -> float:

@@ -40,6 +40,19 @@ def test_the_scale_leaves_without_a_barrier() -> None:
     assert "BAR.SYNC" not in built.sass
 
 
+@pytest.mark.parametrize("controls", [False, True])
+def test_a_span_asks_for_all_three_counts_before_it_may_leave(controls: bool) -> None:
+    before_the_exit = aot.compile_activation(90, controls=controls).sass.split("EXIT")[0]
+    assert before_the_exit.count("LDG") >= 3
+
+
+def test_an_overlapped_launch_waits_before_it_reads() -> None:
+    for built in (aot.compile_activation(90), aot.compile_vllm(90, one_item=True)):
+        wait = built.ptx.index("griddepcontrol.wait")
+        assert wait < built.ptx.index("ld.global")
+        assert wait < built.ptx.index("st.global")
+
+
 @pytest.mark.parametrize("architecture", aot.TRITON_ARCHITECTURES)
 @pytest.mark.parametrize("alignment", [0, 128])
 def test_spec_b_compiles_wide_and_small(architecture: int, alignment: int) -> None:
