@@ -20,6 +20,7 @@ test: setup ## the tests, under 15 minutes
 	@$(BIN)/python -m pytest -q --durations=10
 
 soak: setup ## the long runs whose result files are committed
+	@$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: -r requirements/soak.txt
 	@$(BIN)/python -m pytest -q -m soak
 
 lint: lint-style lint-types lint-arrows ## ruff, mypy and the arrows between rooms
