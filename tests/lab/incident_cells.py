@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 import time
@@ -61,7 +62,8 @@ class Cell:
 @dataclass
 class Answer:
     """What came of it. `seconds` is from when the fault could be told at all to diagnose's answer;
-    `struck` how many runs were made again because the stock client's own fault came first."""
+    `struck` how many runs were made again because the stock client's own fault came first; `load`
+    how many processes wanted a CPU meanwhile, for each there is."""
 
     cell: Cell
     expected: str
@@ -69,12 +71,17 @@ class Answer:
     seconds: float
     struck: int
     is_right: bool
+    load: float = 0.0
+
+    @property
+    def is_late(self) -> bool:
+        return self.seconds > NAMED_WITHIN_SECONDS
 
     def line(self) -> str:
-        verdict = "right" if self.is_right else "WRONG"
+        verdict = "WRONG" if not self.is_right else "late " if self.is_late else "right"
         repeated = f", repeated {self.struck}" if self.struck else ""
         return (
-            f"{self.cell} {verdict} after {self.seconds:4.1f} s{repeated}: "
+            f"{self.cell} {verdict} after {self.seconds:4.1f} s, load {self.load:3.1f}{repeated}: "
             f"{', '.join(self.found) or 'nothing'} (must be {self.expected})"
         )
 
@@ -133,8 +140,9 @@ def _ask(cell: Cell, lab: LabRun, struck: int) -> Answer | None:
     if _is_struck(lab):  # told late
         return None
     named = [_place(f, urls) for f in found]
-    is_right = bool(found) and named[0].startswith(expected) and seconds <= NAMED_WITHIN_SECONDS
-    return Answer(cell, expected, named, round(seconds, 2), struck, is_right)
+    is_right = bool(found) and named[0].startswith(expected)
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return Answer(cell, expected, named, round(seconds, 2), struck, is_right, round(load, 1))
 
 
 def _wait_for_onset(cell: Cell, lab: LabRun) -> bool:
