@@ -25,6 +25,8 @@ _HEAD_BYTES: Final = 16 << 20
 # The longest single event (a stack of strings), and the longest text after the array.
 _EVENT_BYTES: Final = 32 << 20
 _SPACE: Final = b" \t\r\n"
+_CLOSE: Final = ord("]")
+_COMMA: Final = ord(",")
 _BLANKS: Final = bytes.maketrans(bytes(range(32)), b" " * 32)
 
 
@@ -44,26 +46,21 @@ class EventReader(Generic[E]):
         self._is_bare = False
 
     def __iter__(self) -> Iterator[list[E]]:
-        rest = self._head()
-        key = self._first_key(rest)
+        # One buffer, and pieces that fit the allocator's own arenas: no page is faulted in twice.
+        text = bytearray(self._head())
+        key = self._first_key(text)
         while True:
             piece = self._source.read()
+            text += piece
+            cut = _last_cut(text, key)
+            if cut > 0:
+                if events := self._upto(text, cut):
+                    yield events
+            elif len(text) > _EVENT_BYTES:
+                raise self._damaged("an event of more than 32 MB, or none at all")
             if not piece:
                 break
-            rest += piece
-            cut = _last_cut(rest, key)
-            if cut > 0:
-                events, rest = self._upto(rest, cut)
-                if events:
-                    yield events
-            elif len(rest) > _EVENT_BYTES:
-                raise self._damaged("an event of more than 32 MB, or none at all")
-        cut = _last_cut(rest, key)
-        if cut > 0:
-            events, rest = self._upto(rest, cut)
-            if events:
-                yield events
-        events, rest = self._slowly(rest)
+        events, rest = self._slowly(text)
         if events:
             yield events
         self._tail(rest)
@@ -97,25 +94,38 @@ class EventReader(Generic[E]):
             "give what torch.profiler or nsys export wrote",
         )
 
-    def _first_key(self, rest: bytes) -> bytes:
-        found = _FIRST_KEY.match(rest)
-        return found[1] if found else b'"ph"'
+    def _first_key(self, text: bytearray) -> bytes:
+        found = _FIRST_KEY.match(text)
+        return bytes(found[1]) if found else b'"ph"'
 
-    def _upto(self, text: bytes, cut: int) -> tuple[list[E], bytes]:
-        """The events before a cut, and the rest; a cut inside an event is mended."""
-        events, unread = self._decode(text[:cut])
-        return events, unread + text[cut:] if unread else text[cut + 1 :]
-
-    def _decode(self, body: bytes) -> tuple[list[E], bytes]:
-        """The events of a piece, and what of it is not whole yet."""
-        for text in (body, None):
+    def _upto(self, text: bytearray, cut: int) -> list[E]:
+        """Takes the events before the comma at `cut` out of `text`. Where it turns out to stand
+        inside an event, that event stays."""
+        text[cut] = _CLOSE
+        text[:0] = b"["
+        with memoryview(text) as view:
             try:
-                return self._decoder.decode(b"[" + (text or _cleaned(body)) + b"]"), b""
+                events = self._decoder.decode(view[: cut + 2])
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                continue
-        return self._slowly(body)
+                events = None
+        unread = b""
+        if events is None:
+            events, unread = self._mended(bytes(text[1 : cut + 1]))
+        if unread:
+            text[cut + 1] = _COMMA
+            text[: cut + 1] = unread
+        else:
+            del text[: cut + 2]
+        return events
 
-    def _slowly(self, body: bytes) -> tuple[list[E], bytes]:
+    def _mended(self, body: bytes) -> tuple[list[E], bytes]:
+        """The events of a piece that does not decode as it is, and what of it is not whole yet."""
+        try:
+            return self._decoder.decode(b"[" + _cleaned(body) + b"]"), b""
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return self._slowly(body)
+
+    def _slowly(self, body: bytes | bytearray) -> tuple[list[E], bytes]:
         """Event by event, leaving out what is none; stops at the array's end or a cut event."""
         text = _cleaned(body).decode()
         events: list[E] = []
@@ -165,7 +175,7 @@ class EventReader(Generic[E]):
         )
 
 
-def _last_cut(text: bytes, key: bytes) -> int:
+def _last_cut(text: bytearray, key: bytes) -> int:
     """Index of the last comma between two events whose second begins with `key`; -1 for none."""
     at = len(text)
     while (at := text.rfind(key, 0, at)) > 0:
@@ -179,7 +189,7 @@ def _last_cut(text: bytes, key: bytes) -> int:
     return -1
 
 
-def _before(text: bytes, at: int) -> int:
+def _before(text: bytearray, at: int) -> int:
     """Index of the last character before `at` that is no space."""
     at -= 1
     while at >= 0 and text[at] in _SPACE:
@@ -187,6 +197,6 @@ def _before(text: bytes, at: int) -> int:
     return at
 
 
-def _cleaned(body: bytes) -> bytes:
+def _cleaned(body: bytes | bytearray) -> bytes:
     """Valid UTF-8 without raw control characters, which some profilers leave in names."""
     return body.decode(errors="replace").encode().translate(_BLANKS)

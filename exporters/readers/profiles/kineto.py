@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from exporters.readers.profiles import names
 from exporters.readers.profiles import table as t
@@ -23,6 +24,7 @@ from exporters.readers.profiles.stream import Source
 FORMAT: Final = "kineto"
 LONG_CALL_SECONDS: Final = 100e-6
 _LONG_CALL_US: Final = LONG_CALL_SECONDS * 1e6
+_BATCH: Final = 16384  # events turned into columns at a time
 _MAX_US: Final = 9e15  # int64 nanoseconds
 _INT32: Final = 0x7FFF_FFFF  # thread ids of some systems do not fit
 
@@ -34,8 +36,8 @@ class Args(msgspec.Struct, gc=False):
 
     stream: _Number = None
     bytes: _Number = None
-    grid: list[int] | _Number = None
-    block: list[int] | _Number = None
+    grid: tuple[int, ...] | _Number = None
+    block: tuple[int, ...] | _Number = None
     collective: str | None = msgspec.field(default=None, name="Collective name")
     group: _Number = msgspec.field(default=None, name="Process Group Name")
     ranks: str | list[int] | None = msgspec.field(default=None, name="Process Group Ranks")
@@ -86,86 +88,165 @@ _KINDS: Final[dict[str | None, int]] = {
 _NO_ARGS: Final = Args()
 
 
-class _Rows:
-    """Collects rows of events as plain lists, and turns them into a Table piece by piece."""
+class _Names:
+    """Ids of names, and what each name says, so that no row asks twice."""
 
     def __init__(self) -> None:
-        self.names: dict[str, int] = {}
+        self.ids: dict[object, int] = {}
+        self.spelled: list[str] = []
+        self._ops: list[int] = []
+        self._host_ops: list[int] = []
+        self._copies: list[int] = []
+
+    def of(self, events: Sequence[Event]) -> t.Int:
+        """The id of each event's name. Shape (n,)."""
+        known = self.ids.get
+        found = [known(event.name) for event in events]
+        if None in found:
+            found = [
+                self._id(event.name) if i is None else i
+                for i, event in zip(found, events, strict=True)
+            ]
+        return np.array(found, dtype=np.int64)
+
+    def _id(self, name: object) -> int:
+        if (known := self.ids.get(name)) is not None:
+            return known
+        text = str(name)
+        op, host_op = names.collective_of(text), names.host_collective_of(text)
+        self.spelled.append(text.encode(errors="replace").decode())
+        self._ops.append(names.OP_INDEX[op] if op else t.NOT_KNOWN)
+        self._host_ops.append(names.OP_INDEX[host_op] if host_op else t.NOT_KNOWN)
+        self._copies.append(_direction(text))
+        return self.ids.setdefault(name, len(self.ids))
+
+    def ops(self, ids: t.Int) -> t.Int:
+        """The op of a kernel of each name, -1 where it is no collective."""
+        return np.array(self._ops, dtype=np.int64)[ids]
+
+    def host_ops(self, ids: t.Int) -> t.Int:
+        """The op of a CPU range of each name, -1 where it is no blocking collective."""
+        return np.array(self._host_ops, dtype=np.int64)[ids]
+
+    def copies(self, ids: t.Int) -> t.Int:
+        """The direction of a copy of each name, as a kind."""
+        return np.array(self._copies, dtype=np.int64)[ids]
+
+
+class _Rows:
+    """Turns lists of events into Tables: columns at a time, but for the collectives."""
+
+    def __init__(self) -> None:
+        self.names = _Names()
         self.groups: dict[str, int] = {}
         self.group_names: list[t.GroupName] = []
         self.left_out: Counter[str] = Counter()
         self.events = 0
-        self.host_collectives = 0
-        self.gpu_rows = 0
+        self.has_host_collectives = False
+        self._volume_of: dict[object, int] = {}
+        self._pending: list[Event] = []
+        self._tables: list[t.Table] = []
 
-    def table(self, events: Sequence[Event]) -> t.Table | None:
-        """The wanted rows of these events; None where there are none."""
-        rows: list[tuple[float, ...]] = []
-        ids = self.names
-        kinds = _KINDS
+    def add(self, events: Sequence[Event]) -> None:
+        """Keep the wanted ones of these events, as a Table once there are many."""
         self.events += len(events)
-        for event in events:
-            kind = kinds.get(event.cat)
-            if kind is None:
-                continue
-            start, duration = event.ts, event.dur
-            if start is None or duration is None:
-                self.left_out["without a time"] += 1
-                continue
-            if kind == t.CALL and 0 <= duration < _LONG_CALL_US:
-                continue
-            if duration < 0:
-                self.left_out["with a negative duration"] += 1
-                continue
-            if not (abs(start) < _MAX_US and duration < _MAX_US):
-                self.left_out["with an impossible time"] += 1
-                continue
-            name = str(event.name)
-            name_id = ids.setdefault(name, len(ids))
-            if kind in (t.RANGE, t.CALL):
-                op = t.NOT_KNOWN
-                if kind == t.RANGE and (host_op := names.host_collective_of(name)):
-                    kind, op = t.HOST_COLLECTIVE, names.OP_INDEX[host_op]
-                    self.host_collectives += 1
-                rows.append(
-                    (kind, op, name_id, _int(event.tid), start, duration, -1, -1, -1, -1, -1)
-                )
-                continue
-            self.gpu_rows += 1
-            rows.append(self._gpu_row(kind, name, name_id, start, duration, event))
-        return _table(rows) if rows else None
+        kind_of = _KINDS.get
+        self._pending += [
+            event
+            for event in events
+            if (kind := kind_of(event.cat)) is not None
+            and (kind != t.CALL or event.dur is None or not 0 <= event.dur < _LONG_CALL_US)
+        ]
+        if len(self._pending) >= _BATCH:
+            self._flush()
 
-    def _gpu_row(
-        self, kind: int, name: str, name_id: int, start: float, duration: float, event: Event
-    ) -> tuple[float, ...]:
-        args = event.args or _NO_ARGS
-        stream = _int(args.stream if args.stream is not None else event.tid)
-        size = _int(args.bytes)
-        op = group = sequence = -1
-        if kind == t.COPY_OTHER:
-            kind = _direction(name)
-        elif kind == t.KERNEL:
-            found = names.collective_of(name)
-            if args.collective and (found or args.group is not None):
-                stated = names.op_named(args.collective)
-                found = stated if stated != names.UNKNOWN else found or stated
-            if found:
-                kind, op = t.COLLECTIVE, names.OP_INDEX[found]
-                group, sequence = self._group(args), _int(args.sequence)
-                size = _message_bytes(args)
-        return (
-            kind,
-            op,
-            name_id,
-            stream,
-            start,
-            duration,
-            group,
-            sequence,
-            size,
-            _volume(args.grid),
-            _volume(args.block),
-        )
+    def table(self) -> t.Table:
+        """Everything that was kept."""
+        self._flush()
+        return t.joined(self._tables)
+
+    def _flush(self) -> None:
+        wanted, self._pending = self._pending, []
+        table = self._table(wanted)
+        if table is not None:
+            self._tables.append(table)
+
+    def _table(self, wanted: list[Event]) -> t.Table | None:
+        start_us = np.array([event.ts for event in wanted], dtype=np.float64)  # None is NaN
+        lasts_us = np.array([event.dur for event in wanted], dtype=np.float64)
+        usable = self._usable(start_us, lasts_us)
+        if not usable.all():
+            wanted = [wanted[i] for i in np.flatnonzero(usable)]
+            start_us, lasts_us = start_us[usable], lasts_us[usable]
+        if not wanted:
+            return None
+        start_ns = np.rint(start_us * 1e3).astype(np.int64)
+        args = [event.args or _NO_ARGS for event in wanted]
+        columns = {
+            "kind": np.array([_KINDS[event.cat] for event in wanted], dtype=np.int64),
+            "name": self.names.of(wanted),
+            "stream": _narrow(_streams(wanted, args)),
+            "start_ns": start_ns,
+            "end_ns": start_ns + np.rint(lasts_us * 1e3).astype(np.int64),
+            "bytes": _ints([a.bytes for a in args]),
+            "blocks": self._volumes([a.grid for a in args]),
+            "threads": _narrow(self._volumes([a.block for a in args])),
+            **{
+                name: np.full(len(wanted), t.NOT_KNOWN, dtype=np.int64)
+                for name in ("op", "group", "sequence")
+            },
+        }
+        self._collectives(columns, args)
+        return t.table_of(columns)
+
+    def _volumes(self, shapes: Sequence[object]) -> t.Int:
+        """Products of launch shapes, of which there are few different ones. Shape (n,)."""
+        known = self._volume_of
+        for shape in set(shapes).difference(known):
+            known[shape] = _volume(shape)
+        return np.array([known[shape] for shape in shapes], dtype=np.int64)
+
+    def _usable(
+        self, start_us: npt.NDArray[np.float64], lasts_us: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.bool_]:
+        timeless = np.isnan(start_us) | np.isnan(lasts_us)
+        negative = lasts_us < 0
+        possible = (np.abs(start_us) < _MAX_US) & (lasts_us < _MAX_US)
+        for what, bad in (
+            ("without a time", timeless),
+            ("with a negative duration", negative),
+            ("with an impossible time", ~possible & ~timeless & ~negative),
+        ):
+            if count := int(bad.sum()):
+                self.left_out[what] += count
+        usable: npt.NDArray[np.bool_] = possible & ~negative
+        return usable
+
+    def _collectives(self, columns: dict[str, t.Int], args: Sequence[Args]) -> None:
+        """Fill in op, group and sequence, and correct the kinds that a name decides."""
+        kind, ids = columns["kind"], columns["name"]
+        copies = kind == t.COPY_OTHER
+        if copies.any():
+            kind[copies] = self.names.copies(ids[copies])
+        ranges = np.flatnonzero(kind == t.RANGE)
+        host_op = self.names.host_ops(ids[ranges])
+        blocking = ranges[host_op >= 0]
+        if len(blocking):
+            self.has_host_collectives = True
+            kind[blocking], columns["op"][blocking] = t.HOST_COLLECTIVE, host_op[host_op >= 0]
+        by_name = np.where(kind == t.KERNEL, self.names.ops(ids), t.NOT_KNOWN)
+        stated = [i for i, a in enumerate(args) if a.collective is not None]
+        for i in {*np.flatnonzero(by_name >= 0).tolist(), *stated}:
+            mine, op = args[i], int(by_name[i])
+            if kind[i] != t.KERNEL:
+                continue
+            if mine.collective and (op >= 0 or mine.group is not None):
+                named = names.op_named(mine.collective)
+                op = names.OP_INDEX[named] if named != names.UNKNOWN or op < 0 else op
+            if op >= 0:
+                kind[i], columns["op"][i] = t.COLLECTIVE, op
+                columns["group"][i], columns["sequence"][i] = self._group(mine), _int(mine.sequence)
+                columns["bytes"][i] = _message_bytes(mine)
 
     def _group(self, args: Args) -> int:
         if args.group is None and args.ranks is None:
@@ -184,17 +265,14 @@ class _Rows:
 def read(path: Path) -> t.Part:
     """One trace file as a Part. Raises ProfileError."""
     rows = _Rows()
-    tables = []
     with Source(path) as source:
         reader = EventReader(source, Event)
         for events in reader:
-            table = rows.table(events)
-            if table is not None:
-                tables.append(table)
+            rows.add(events)
     header = reader.header
     if reader.left_out:
         rows.left_out["that are no events"] += reader.left_out
-    table = t.joined(tables)
+    table = rows.table()
     base_ns = _int(header.get("baseTimeNanoseconds"))
     if base_ns > 0 and len(table):
         table.start_ns[:] += base_ns
@@ -202,7 +280,7 @@ def read(path: Path) -> t.Part:
     stated = header.get("distributedInfo")
     info = stated if isinstance(stated, dict) else {}
     rank = info.get("rank")
-    if not rows.groups and rows.host_collectives:
+    if not rows.groups and rows.has_host_collectives:
         rows.group_names.append(_only_group(info))
         table.group[table.kind == t.HOST_COLLECTIVE] = 0
     host = header.get("host_name")
@@ -211,7 +289,7 @@ def read(path: Path) -> t.Part:
         format=FORMAT,
         schema=f"schemaVersion {header.get('schemaVersion', 'not stated')}",
         table=table,
-        names=tuple(name.encode(errors="replace").decode() for name in rows.names),
+        names=tuple(rows.names.spelled),
         groups=tuple(rows.group_names),
         rank=rank if isinstance(rank, int) and rank >= 0 else None,
         world_size=max(_int(info.get("world_size")), 0),
@@ -231,30 +309,23 @@ def _only_group(info: dict[str, Any]) -> t.GroupName:
     return t.GroupName(name, len(ranks), ranks)
 
 
-def _table(rows: list[tuple[float, ...]]) -> t.Table:
-    kind, op, name, stream, start, duration, group, sequence, size, blocks, threads = zip(
-        *rows, strict=True
-    )
-    start_ns = np.rint(np.asarray(start) * 1e3).astype(np.int64)
-    return t.table_of(
-        {
-            "kind": kind,
-            "op": op,
-            "name": name,
-            "stream": _narrow(stream),
-            "start_ns": start_ns,
-            "end_ns": start_ns + np.rint(np.asarray(duration) * 1e3).astype(np.int64),
-            "group": group,
-            "sequence": sequence,
-            "bytes": size,
-            "blocks": blocks,
-            "threads": _narrow(threads),
-        }
+def _streams(events: Sequence[Event], args: Sequence[Args]) -> t.Int:
+    return _ints(
+        [event.tid if a.stream is None else a.stream for event, a in zip(events, args, strict=True)]
     )
 
 
-def _narrow(values: Sequence[float]) -> t.Int:
-    wide = np.asarray(values, dtype=np.int64)
+def _ints(values: Sequence[_Number]) -> t.Int:
+    """`_int` of each. Shape (n,)."""
+    try:
+        wide = np.array(values, dtype=np.float64)  # None is NaN
+    except (ValueError, TypeError, OverflowError):
+        return np.array([_int(value) for value in values], dtype=np.int64)
+    fits = (wide >= 0) & (wide < 1 << 62)
+    return np.where(fits, wide, t.NOT_KNOWN).astype(np.int64)
+
+
+def _narrow(wide: t.Int) -> t.Int:
     return np.where(wide < 0, t.NOT_KNOWN, wide & _INT32)
 
 
@@ -282,7 +353,7 @@ def _ranks(text: str | list[int] | None) -> tuple[int, ...]:
 
 
 def _volume(shape: object) -> int:
-    return _int(math.prod(shape)) if isinstance(shape, list) and shape else t.NOT_KNOWN
+    return _int(math.prod(shape)) if isinstance(shape, tuple) and shape else t.NOT_KNOWN
 
 
 def _int(value: object) -> int:

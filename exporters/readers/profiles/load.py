@@ -94,16 +94,28 @@ def _read_one(path: Path) -> t.Part | ProfileError:
 
 
 def _read_all(paths: Sequence[Path]) -> list[t.Part | ProfileError]:
-    workers = min(len(paths), os.cpu_count() or 1)
-    if workers < 2 or sum(_size(p) for p in paths) < _WORTH_A_PROCESS_BYTES:
+    """In this process and others, as many as there are cores; the largest files first."""
+    workers = min(len(paths), os.cpu_count() or 1) - 1
+    if workers < 1 or sum(_size(p) for p in paths) < _WORTH_A_PROCESS_BYTES:
         return [_read_one(path) for path in paths]
     # A forked worker would share the parent's threads' locks; a spawned one shares nothing.
     context = multiprocessing.get_context("spawn")
+    order = sorted(range(len(paths)), key=lambda i: -_size(paths[i]))
+    done: dict[int, t.Part | ProfileError] = {}
     try:
         with ProcessPoolExecutor(workers, mp_context=context) as pool:
-            return list(pool.map(_read_one, paths))
+            later = {i: pool.submit(_read_one, paths[i]) for i in order[1:]}
+            # This process reads too, from the start: others take as long to begin as a small file.
+            done[order[0]] = _read_one(paths[order[0]])
+            for i in reversed(order[1:]):
+                if later[i].cancel():
+                    done[i] = _read_one(paths[i])
+            for i, future in later.items():
+                if i not in done:
+                    done[i] = future.result()
     except BrokenProcessPool:  # killed for memory, most likely: one at a time needs less
-        return [_read_one(path) for path in paths]
+        done.update({i: _read_one(paths[i]) for i in order if i not in done})
+    return [done[i] for i in range(len(paths))]
 
 
 def _size(path: Path) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 from exporters import reasons
 from exporters.readers.profiles.errors import ProfileError
 
-PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 64 << 10
 GZIP_MAGIC: Final = b"\x1f\x8b"
 # Profilers' JSON packs 10 to 50 times; what unpacks to more than this was made to fill a disk.
 _MAX_RATIO: Final = 400
