@@ -8,6 +8,7 @@ there is left out by name.
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import statistics
 import subprocess
@@ -75,9 +76,11 @@ print(frame.groupby("name").apply(lambda f: (f.end - f.start).sum(), include_gro
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One cold process: seconds, peak resident MB summed over its process tree, what it said."""
+    """One cold process: seconds of wall and of CPU, peak resident MB summed over its process tree,
+    what it said."""
 
     seconds: float
+    cpu_seconds: float
     peak_mb: float
     said: str
     code: int
@@ -86,6 +89,7 @@ class Run:
 def measure(command: Sequence[str]) -> Run:
     """Start, watch the tree's memory each 10 ms, and wait."""
     with tempfile.TemporaryFile("w+") as out:
+        used = cpu_seconds()
         began = time.perf_counter()
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
@@ -98,7 +102,13 @@ def measure(command: Sequence[str]) -> Run:
             time.sleep(0.01)
         seconds = time.perf_counter() - began
         out.seek(0)
-        return Run(seconds, peak / MIB, out.read(), process.returncode)
+        return Run(seconds, cpu_seconds() - used, peak / MIB, out.read(), process.returncode)
+
+
+def cpu_seconds() -> float:
+    """CPU of all children that have ended, and of theirs: what a busy machine does not stretch."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def tree_bytes(pid: int) -> int:
@@ -165,7 +175,7 @@ def kineto(report: Report, folder: Path) -> None:
                 report.notes.append(f"{name} is not in .rivals: left out")
                 continue
             command = rival(python, scripts[name], files)
-            other = measure(command)
+            other, _ = median_of(command, RUNS if megabytes == SETS[0][1] else 1)
             if ranks == SETS[0][0]:
                 report.notes.append(f"{name}: {shown(command)}")
             said = last_line(other)
@@ -208,7 +218,8 @@ def kineto(report: Report, folder: Path) -> None:
 def row(label: str, name: str, run: Run, mine: Run | None, said: str) -> list[str]:
     ratio = f"x{run.seconds / mine.seconds:.1f}" if mine else ""
     memory = f"x{run.peak_mb / mine.peak_mb:.1f}" if mine else ""
-    return [label, name, f"{run.seconds:.2f} s", ratio, f"{run.peak_mb:.0f} MB", memory, said]
+    cpu = f"{run.cpu_seconds:.2f} s"
+    return [label, name, f"{run.seconds:.2f} s", ratio, cpu, f"{run.peak_mb:.0f} MB", memory, said]
 
 
 def last_line(run: Run) -> str:
@@ -226,7 +237,8 @@ def version(python: Path, package: str) -> str:
 
 def main() -> int:
     report = Report(
-        "trace", ("input", "tool", "time", "by ours", "peak memory", "by ours", "what it says")
+        "trace",
+        ("input", "tool", "time", "by ours", "CPU", "peak memory", "by ours", "what it says"),
     )
     report.notes.append("cold process each; memory is the sum over the process tree, 10 ms samples")
     report.notes.append(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 KERNELS = (
     "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_bias_TNN",
@@ -35,7 +37,7 @@ def write_kineto(folder: Path, ranks: int, megabytes: float) -> list[Path]:
     return files
 
 
-def _write_rank(file, rank: int, ranks: int, size: float) -> None:  # type: ignore[no-untyped-def]
+def _write_rank(file: TextIO, rank: int, ranks: int, size: float) -> None:
     draw = random.Random(rank)
     info = f'{{"backend": "nccl", "rank": {rank}, "world_size": {ranks}}}'
     file.write(
@@ -128,7 +130,7 @@ def write_nsys(path: Path, ranks: int, kernels: int) -> Path:
     listed = (*KERNELS, COLLECTIVE)
     db.executemany("INSERT INTO StringIds VALUES (?, ?)", list(enumerate(listed)))
 
-    def rows():  # type: ignore[no-untyped-def]
+    def rows() -> Iterator[tuple[int, ...]]:
         for rank in range(ranks):
             draw = random.Random(rank)
             pid = (1 << 48) | ((1000 + rank) << 24)
