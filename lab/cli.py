@@ -18,6 +18,8 @@ _EXAMPLES: Final = """examples:
   stallscope lab demo                                   healthy, then two faults, each diagnosed
   stallscope lab run --incident slow-rank               one rank late, drawn from --seed
   stallscope lab run --incident rank0-store --json      the figures for a script
+  stallscope lab run --incident lost-completion --report run.html    a page to look at
+  stallscope lab run --async --incident frozen-shard --shards 2 --incident-after 10
   stallscope lab run --requests mooncake_conversation.jsonl --time-scale 0.5 --seconds 60
   stallscope lab run --pages /dev/shm/lab --seconds 300 and, in another terminal,
   stallscope diagnose --from /dev/shm/lab --watch

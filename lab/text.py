@@ -42,7 +42,7 @@ def render(report: dict[str, Any]) -> str:
         for row in report["per_rank"]
     ]
     lines.append("")
-    lines += _stock_faults(report)
+    lines += stock_faults(report)
     lines += [_finding_line(finding) for finding in report["findings"]]
     if not report["findings"]:
         lines.append("  nothing found" + (", but not all was seen:" if report["unseen"] else ""))
@@ -50,11 +50,16 @@ def render(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _stock_faults(report: dict[str, Any]) -> list[str]:
+def stock_faults(report: dict[str, Any]) -> list[str]:
     """What the engine suffered, and whether of itself or of the incident."""
     faults, began = report["stock_faults"], report["incident_seconds"]
     lines = []
-    if began is not None:
+    if report["incident"] and began is None:
+        lines.append(
+            f"  {report['incident']} never began: it waits for a lookup or a load of some chunks "
+            "from the shard; run for longer, or with more requests"
+        )
+    elif began:
         lines.append(f"  {report['incident']} began after {began:.1f} s")
     if faults["lost_completions"]:
         lines.append(f"  stock fault: {faults['lost_completions']} completions lost by the client")

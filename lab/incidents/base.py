@@ -57,5 +57,6 @@ class Incident:
         """Prepare the fault in this worker."""
 
     def strike(self, settings: Settings, server_pids: Sequence[int]) -> bool:
-        """Called once in the lab's parent when it may begin. True if this was the fault."""
+        """Called once in the lab's parent when it may begin. True if it begins now, False if the
+        worker in which it waits for its moment will tell."""
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from lab.incidents.base import Incident
@@ -20,3 +21,6 @@ class Rank0Store(Incident):
 
     def lmcache_settings(self, settings: Settings) -> dict[str, Any] | None:
         return {}
+
+    def strike(self, settings: Settings, server_pids: Sequence[int]) -> bool:
+        return True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lab.incidents.base import Incident
+from lab.settings import Settings
 
 if TYPE_CHECKING:
     from lab.worker import Worker
@@ -30,3 +32,6 @@ class SlowRank(Incident):
             return STRETCH if time.monotonic() - worker.go_seconds >= after_seconds else 1.0
 
         worker.compute_stretch = stretch
+
+    def strike(self, settings: Settings, server_pids: Sequence[int]) -> bool:
+        return True

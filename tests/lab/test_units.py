@@ -245,3 +245,16 @@ def test_a_lookup_that_was_given_up_counts_as_a_timeout() -> None:
 def test_an_unknown_server() -> None:
     with pytest.raises(SettingsError, match="no such program"):
         valkey.find_server("/nowhere/valkey-server")
+
+
+def test_an_incident_that_never_began_is_said_to_be_none() -> None:
+    said = text.stock_faults(
+        {
+            "incident": "missing-key",
+            "incident_seconds": None,
+            "lookups": 0,
+            "stock_faults": {"lost_completions": 0, "lookup_timeouts": 0, "stalled_steps": 0},
+        }
+    )
+    assert len(said) == 1
+    assert "missing-key never began" in said[0]
