@@ -13,7 +13,9 @@ from typing import Final, Literal
 PREFIX: Final = "stallscope_"
 
 MetricType = Literal["counter", "gauge"]
-Emitter = Literal["worker", "scheduler", "process", "engine", "shard", "exporter", "rule"]
+Emitter = Literal[
+    "worker", "scheduler", "process", "engine", "shard", "exporter", "rule", "profile"
+]
 
 _PROCESS: Final = ("engine", "role", "rank")
 _COLLECTIVE: Final = ("engine", "op", "basis")
@@ -24,8 +26,8 @@ class Metric:
     """One metric as it is exposed.
 
     `emitted_by` is what one set of series stands for: a worker's or the scheduler's page
-    ("process": either), an engine, a shard, the exporter itself or a rule. `basis` says what the
-    value rests on.
+    ("process": either), an engine, a shard, the exporter itself, a rule or a
+    file of profiles. `basis` says what the value rests on.
     """
 
     name: str
@@ -294,6 +296,46 @@ FINDING_EVALUABLE: Final = _gauge(
     "rules",
     ("finding",),
     "rule",
+)
+
+
+def _of_profile(
+    name: str, unit: str, help_text: str, labels: tuple[str, ...] = ("rank",)
+) -> Metric:
+    """A recorded window's figure: a gauge, since no process counts it on."""
+    return _gauge(f"profile_{name}", unit, help_text, "profiler", labels, "profile")
+
+
+PROFILE_WALL: Final = _of_profile("wall_seconds", "seconds", "Length of the recorded window.", ())
+PROFILE_WAIT: Final = _of_profile(
+    "collective_wait_seconds", "seconds", "Wait in collectives for ranks that came later."
+)
+PROFILE_CHARGED: Final = _of_profile(
+    "collective_charged_seconds", "seconds", "The other ranks' wait for this one, in rank-seconds."
+)
+PROFILE_BUSY: Final = _of_profile(
+    "gpu_busy_seconds", "seconds", "Time with any work on the rank's GPU, collectives included."
+)
+PROFILE_WORK: Final = _of_profile(
+    "gpu_work_seconds", "seconds", "Time with work on the rank's GPU other than collectives."
+)
+PROFILE_COPIED: Final = _of_profile(
+    "copied_bytes", "bytes", "Bytes copied between GPU and host memory.", ("rank", "direction")
+)
+PROFILE_FINDING: Final = _of_profile(
+    "finding", "", "1 for each finding of the window.", ("finding", "severity", "rank")
+)
+PROFILE_UNSEEN: Final = _of_profile("unseen", "", "How many things could not be told.", ())
+# Written to a file by `stallscope trace --prom`; the exporter serves the others.
+PROFILE_METRICS: Final = (
+    PROFILE_WALL,
+    PROFILE_WAIT,
+    PROFILE_CHARGED,
+    PROFILE_BUSY,
+    PROFILE_WORK,
+    PROFILE_COPIED,
+    PROFILE_FINDING,
+    PROFILE_UNSEEN,
 )
 
 _TIERED: Final = (LOAD_CHUNKS, LOAD_BYTES)

@@ -23,7 +23,6 @@ _HEAD_BYTES: Final = 16
 _LATER: Final = {
     "url": "an exporter or Prometheus URL",
     "bundle": "a bundle",
-    "profile": "a profile",
 }
 
 
@@ -66,6 +65,8 @@ def refusal(source: Source) -> str:
         return f"{shown} is one page; give its folder: --from {folder}"
     if source.kind == "valkey":
         return f"{shown} is a Valkey server; give it with --valkey"
+    if source.kind == "profile":
+        return f"{shown} is a profile; read it with stallscope trace {shown}"
     if source.kind == "unknown":
         return f"{shown} is nothing that stallscope reads; give the page folder"
     return f"{_LATER[source.kind]} ({shown}) is not supported in this version; give the page folder"

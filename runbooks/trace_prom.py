@@ -1,13 +1,12 @@
-"""A profile's figures for a node exporter's textfile collector, under the catalog's prefix."""
+"""A profile's figures as text for a node exporter's textfile collector, named by the catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from exporters import catalog
 from exporters.profile import RankProfile
 from runbooks.trace_report import TraceReport
-
-PREFIX = "stallscope_profile_"
 
 
 def exposition(report: TraceReport) -> str:
@@ -16,44 +15,14 @@ def exposition(report: TraceReport) -> str:
     profile = report.profile
     ranks = profile.ranks
     lines = [
-        *_family("wall_seconds", "Length of the recorded window", [({}, profile.wall_seconds)]),
-        *_family(
-            "collective_wait_seconds",
-            "Wait for later ranks in collectives, by the design's definition",
-            _per_rank(ranks, [(r.wait_seconds) for r in ranks]),
-        ),
-        *_family(
-            "collective_charged_seconds",
-            "The other ranks' wait for this one, in rank-seconds",
-            _per_rank(ranks, [r.charged_seconds for r in ranks]),
-        ),
-        *_family(
-            "gpu_busy_seconds",
-            "Time with any work on the rank's GPU, collectives included",
-            _per_rank(ranks, [r.busy_seconds for r in ranks]),
-        ),
-        *_family(
-            "gpu_work_seconds",
-            "Time with work on the rank's GPU other than collectives",
-            _per_rank(ranks, [r.work_seconds for r in ranks]),
-        ),
-        *_family("copied_bytes", "Bytes copied between GPU and host memory", _copies(ranks)),
-        *_family(
-            "finding",
-            "1 for each finding of the recorded window",
-            [
-                (
-                    {
-                        "finding": f.id,
-                        "severity": f.severity,
-                        "rank": "" if f.rank is None else str(f.rank),
-                    },
-                    1.0,
-                )
-                for f in report.findings
-            ],
-        ),
-        *_family("unseen", "How many things could not be told", [({}, float(len(report.unseen)))]),
+        *_family(catalog.PROFILE_WALL, [({}, profile.wall_seconds)]),
+        *_family(catalog.PROFILE_WAIT, _per_rank(ranks, [r.wait_seconds for r in ranks])),
+        *_family(catalog.PROFILE_CHARGED, _per_rank(ranks, [r.charged_seconds for r in ranks])),
+        *_family(catalog.PROFILE_BUSY, _per_rank(ranks, [r.busy_seconds for r in ranks])),
+        *_family(catalog.PROFILE_WORK, _per_rank(ranks, [r.work_seconds for r in ranks])),
+        *_family(catalog.PROFILE_COPIED, _copies(ranks)),
+        *_family(catalog.PROFILE_FINDING, _findings(report)),
+        *_family(catalog.PROFILE_UNSEEN, [({}, float(len(report.unseen)))]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -79,18 +48,25 @@ def _copies(ranks: Iterable[RankProfile]) -> list[_Sample]:
     return out
 
 
-def _family(name: str, about: str, samples: Iterable[_Sample]) -> Iterator[str]:
+def _findings(report: TraceReport) -> list[_Sample]:
+    found: list[_Sample] = []
+    for finding in report.findings:
+        rank = "" if finding.rank is None else str(finding.rank)
+        labels = {"finding": finding.id, "severity": finding.severity, "rank": rank}
+        if (labels, 1.0) not in found:  # two kernels can both be wasteful
+            found.append((labels, 1.0))
+    return found
+
+
+def _family(metric: catalog.Metric, samples: Iterable[_Sample]) -> Iterator[str]:
     listed = list(samples)
     if not listed:
         return
-    yield f"# HELP {PREFIX}{name} {about}"
-    yield f"# TYPE {PREFIX}{name} gauge"
-    seen = set()
+    yield f"# HELP {metric.name} {metric.help}"
+    yield f"# TYPE {metric.name} {metric.type}"
     for labels, value in listed:
-        text = ",".join(f'{key}="{_escaped(v)}"' for key, v in labels.items())
-        if text not in seen:  # two kernels can both be wasteful
-            seen.add(text)
-            yield f"{PREFIX}{name}{{{text}}} {value:.9g}" if text else f"{PREFIX}{name} {value:.9g}"
+        text = ",".join(f'{key}="{_escaped(labels[key])}"' for key in metric.labels)
+        yield f"{metric.name}{{{text}}} {value:.9g}" if text else f"{metric.name} {value:.9g}"
 
 
 def _escaped(value: str) -> str:

@@ -7,12 +7,12 @@ import re
 import pytest
 
 from exporters import page_layout
-from exporters.catalog import METRICS, PAGE_COUNTERS, PREFIX, TIERED_COUNTERS
+from exporters.catalog import METRICS, PAGE_COUNTERS, PREFIX, PROFILE_METRICS, TIERED_COUNTERS
 
 BASE_UNITS = {"", "seconds", "bytes", "tokens", "chunks"}
 
 
-@pytest.mark.parametrize("metric", METRICS, ids=lambda m: m.name)
+@pytest.mark.parametrize("metric", (*METRICS, *PROFILE_METRICS), ids=lambda m: m.name)
 def test_a_metric_keeps_the_rules(metric):
     assert re.fullmatch(r"stallscope_[a-z0-9_]+", metric.name)
     assert metric.name.startswith(PREFIX)
@@ -28,7 +28,7 @@ def test_a_metric_keeps_the_rules(metric):
 
 
 def test_names_are_there_once():
-    names = [metric.name for metric in METRICS]
+    names = [metric.name for metric in (*METRICS, *PROFILE_METRICS)]
     assert len(set(names)) == len(names)
 
 
