@@ -142,8 +142,8 @@ _WORDS = {
     LOST_COMPLETION: "the shard has answered and the answer was lost inside the client "
     "(lost completion)",
     NEVER_RECEIVED: "the request never reached the shard: the connection is cut in between",
-    NO_ANSWER: "the client has nothing under way: a storage backend failed and no answer was "
-    "ever sent",
+    NO_ANSWER: "the client has nothing under way: a storage backend failed, or waits for CPU "
+    "memory that never comes, and no answer was sent",
 }
 
 

@@ -170,6 +170,9 @@ class Shards:
 
     def begin(self, questions: Iterable[ShardQuestion] = ()) -> list[threading.Thread]:
         """Ask every shard, and some of them more than INFO; `read` takes the answers."""
+        if self._askers and self._first:
+            # Before a shard's time runs: on a busy machine this takes longer than its answer may.
+            import redis  # noqa: F401
         more = _merged(questions)
         return [asker.ask(more.get(shown)) for shown, asker in self._askers.items()]
 
