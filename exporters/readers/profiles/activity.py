@@ -88,7 +88,7 @@ def kernel_uses(recording: Recording) -> tuple[KernelUse, ...]:
     gpu = table.take(np.isin(table.kind, t.GPU_KINDS) & (table.rank >= 0))
     if not len(gpu):
         return ()
-    _, inverse = np.unique(gpu.name, return_inverse=True)
+    _, inverse = t.distinct(gpu.name.astype(np.int64))
     seconds = np.bincount(inverse, weights=gpu.duration_ns / 1e9)
     total = float(seconds.sum()) or 1.0
     order = np.argsort(-seconds, kind="stable")[:TOP_KERNELS]

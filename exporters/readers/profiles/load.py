@@ -80,7 +80,7 @@ def load(paths: Sequence[Path], ranks: Sequence[int] = ()) -> Recording:
             )
         else:
             parts.append(outcome)
-    ranked = _with_ranks(parts, given)
+    ranked = _with_ranks(parts, given, unseen)
     return _merge(ranked, unseen)
 
 
@@ -125,7 +125,18 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _with_ranks(parts: Sequence[t.Part], given: Mapping[str, int]) -> list[t.Part]:
+def _guessed(path: str, rank: int) -> Unseen:
+    return Unseen(
+        path,
+        reasons.MISSING_RANK,
+        f"{path} does not say its rank, nor does its name: taken as {rank} by its place",
+        "say which is which: --rank N once for each FILE",
+    )
+
+
+def _with_ranks(
+    parts: Sequence[t.Part], given: Mapping[str, int], unseen: list[Unseen]
+) -> list[t.Part]:
     """Every part with ranks in its rows: given, stated in the file, in its name, or its order."""
     out = []
     owner: dict[int, str] = {}
@@ -140,6 +151,8 @@ def _with_ranks(parts: Sequence[t.Part], given: Mapping[str, int]) -> list[t.Par
             rank = part.rank if part.rank is not None else named
             if rank is None:
                 rank = own[0] if own else index
+                if len(parts) > 1 and not own:
+                    unseen.append(_guessed(part.path, rank))
         if rank is not None:
             if own:  # rows of no rank belong to no process that the file tells of
                 mine = part.table.rank >= 0

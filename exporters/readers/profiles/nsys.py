@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -128,15 +129,22 @@ class _Export:
         return {str(row[1]) for row in self.sql.execute(f"PRAGMA table_info({table})")}
 
     def _select(self, table: str, wanted: Sequence[str], where: str = "") -> Iterator[_Rows]:
-        """Pieces of shape (n, len(wanted)): a column that this schema lacks, or NULL, is -1."""
+        """Pieces of shape (n, len(wanted)); wanted are columns, or products of them. What this
+        schema lacks, or NULL, is -1."""
         there = self._columns(table)
         listed = ", ".join(
-            f"ifnull(CAST({name} AS INTEGER), -1)" if name in there else "-1" for name in wanted
+            f"ifnull({name}, -1)" if there.issuperset(name.split(" * ")) else "-1"
+            for name in wanted
         )
         cursor = self.sql.execute(f"SELECT {listed} FROM {table} {where}")
-        while rows := cursor.fetchmany(_ROWS):
-            self.events += len(rows)
-            yield np.array(rows, dtype=np.int64)
+        values = itertools.chain.from_iterable(cursor)
+        width = len(wanted)
+        while True:
+            piece = np.fromiter(itertools.islice(values, _ROWS * width), dtype=np.int64)
+            if not len(piece):
+                return
+            self.events += len(piece) // width
+            yield piece.reshape(-1, width)
 
     def _usable(self, rows: _Rows) -> _Rows:
         """Without rows that end before they start (columns 0 and 1)."""
@@ -153,12 +161,12 @@ class _Export:
         there = self._columns(_KERNELS)
         name = next((c for c in ("shortName", "demangledName", "nameId") if c in there), "")
         columns = ["start", "end", "deviceId", "globalPid", "streamId", name or "start"]
-        columns += [c + axis for c in ("grid", "block") for axis in "XYZ"]
+        columns += [f"{c}X * {c}Y * {c}Z" for c in ("grid", "block")]
         pieces = [self._usable(p) for p in self._select(_KERNELS, columns)]
         if not pieces:
             return None
         rows = np.concatenate(pieces)
-        ids, inverse = np.unique(rows[:, 5], return_inverse=True)
+        ids, inverse = t.distinct(rows[:, 5])
         spelled = [texts.get(int(i), f"kernel {i}") for i in ids] if name else ["kernel"] * len(ids)
         ops = [names.collective_of(text) for text in spelled]
         op = np.array([names.OP_INDEX[o] if o else t.NOT_KNOWN for o in ops], dtype=np.int8)
@@ -172,8 +180,8 @@ class _Export:
             "name": self._name_ids(spelled)[inverse],
             "op": op_of_row,
             "kind": np.where(op_of_row >= 0, t.COLLECTIVE, t.KERNEL),
-            "blocks": rows[:, 6] * rows[:, 7] * rows[:, 8],
-            "threads": rows[:, 9] * rows[:, 10] * rows[:, 11],
+            "blocks": rows[:, 6],
+            "threads": rows[:, 7],
         }
 
     def _copies(self) -> Iterator[dict[str, Any] | None]:
@@ -223,9 +231,10 @@ class _Export:
         """Rank of each (process, device): the device's number where that tells them apart."""
         pairs = sorted(
             {
-                (int(p), int(d))
+                (int(pid), int(device))
                 for rows in gpu
-                for p, d in np.unique(np.stack([rows["pid"], rows["device"]], axis=1), axis=0)
+                for pid in t.distinct(rows["pid"])[0]
+                for device in t.distinct(rows["device"][rows["pid"] == pid])[0]
             },
             key=lambda pair: (pair[1], pair[0]),
         )

@@ -105,6 +105,17 @@ def joined(tables: Sequence[Table]) -> Table:
     return Table(**{n: np.concatenate([getattr(t, n) for t in tables]) for n in COLUMNS})
 
 
+def distinct(values: Int) -> tuple[Int, Int]:
+    """The distinct values, sorted, and for each value its place among them."""
+    low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+    if high - low > 4 * len(values) + 65536:  # too far apart to count
+        found, inverse = np.unique(values, return_inverse=True)
+        return found, inverse
+    counts = np.bincount(values - low)
+    place = np.cumsum(counts > 0) - 1
+    return np.flatnonzero(counts) + low, place[values - low]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupName:
     """A process group as the profile names it. `size` 0 and `ranks` () where it does not say."""

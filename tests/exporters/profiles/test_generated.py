@@ -78,6 +78,10 @@ def kineto(seed: int, folder: Path, size: int | None = None) -> str:
     said = check(run, profile, unseen)
     if said != "abstained":
         check_waits(run, profile)
+    if seed % 10 == 9 and len(run.groups) == 1:
+        alone, missing, _, _ = read(files[:-1], (), CLEAR)
+        assert alone.late is None
+        assert any(f"{run.size - 1} of its {run.size} ranks" in u.detail for u in missing)
     if not one_clock and run.has_rooted:
         assert any("rooted" in u.detail for u in unseen)
     if said == "named" and run.copy_bytes:

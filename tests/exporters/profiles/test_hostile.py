@@ -280,6 +280,18 @@ def test_half_a_group_abstains(tmp_path: Path) -> None:
     assert any("1 of its" in u.detail or "one rank only" in u.detail for u in unseen)
 
 
+def test_a_rank_that_nobody_states_is_told_as_a_guess(tmp_path: Path) -> None:
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path in files:
+        path.write_bytes(GOOD)
+    profile, unseen, _, _ = read(files, (), CLEAR)
+    assert [r.rank for r in profile.ranks] == [0, 1]
+    assert sum("by its place" in u.detail for u in unseen) == 2
+    profile, unseen, _, _ = read(files, (3, 2), CLEAR)
+    assert [r.rank for r in profile.ranks] == [2, 3]
+    assert not any("by its place" in u.detail for u in unseen)
+
+
 def test_a_good_file_beside_a_bad_one(tmp_path: Path) -> None:
     (tmp_path / "rank0.json").write_bytes(GOOD)
     (tmp_path / "rank1.json").write_bytes(GOOD[:5000])
