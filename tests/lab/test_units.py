@@ -160,8 +160,10 @@ def test_valkey_chooses_again_when_its_port_is_taken(monkeypatch: pytest.MonkeyP
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         ports = [taken.getsockname()[1]]
-        free_port = valkey._free_port
-        monkeypatch.setattr(valkey, "_free_port", lambda: ports.pop() if ports else free_port())
+        free_port = valkey.free_port
+        monkeypatch.setattr(
+            valkey, "free_port", lambda hosts: ports.pop() if ports else free_port(hosts)
+        )
         server = valkey.start(household, stop, valkey.find_server(""), 0, 64 << 20)
         assert server.port != taken.getsockname()[1]
         with server.client() as client:
