@@ -20,9 +20,9 @@ _PARAMETERS: Final = ("config", "metadata", "loop", "local_cpu_backend", "dst_de
 
 
 def is_ours(config: Any) -> bool:
-    """Whether our backend takes this configuration: a resp URL, and values as they are in L1."""
-    url = str(config.remote_url or "")
-    return url.startswith(SCHEMES) and config.remote_serde in (None, "naive")
+    """Whether our backend takes this configuration: any resp URL. What of the other settings does
+    not go with one, it refuses: LMCache's own client would hang or run on without a word."""
+    return str(config.remote_url or "").startswith(SCHEMES)
 
 
 def check(module: Any) -> None:

@@ -28,6 +28,7 @@ from patched_engine.resp.parser import Parser, ReplyError
 from patched_engine.resp.results import KeyResult, Outcome
 from patched_engine.resp.url import Endpoint, parse_endpoint
 
+MOST_CONNECTIONS: Final = 1024
 _CLOSED: Final = KeyResult(Outcome.CLOSED, "the client was closed")
 
 Future = concurrent.futures.Future
@@ -67,8 +68,8 @@ class RespClient:
         was demanded and cannot be had.
         """
         self.endpoint = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
-        if not 1 <= connections <= 1024:
-            raise ValueError(f"connections is {connections}: give 1 to 1024")
+        if not 1 <= connections <= MOST_CONNECTIONS:
+            raise ValueError(f"connections is {connections}: give 1 to {MOST_CONNECTIONS}")
         if self.endpoint.tls is not None:
             self.endpoint.tls.context()  # a bad file is said now, not at the first call
         self.connections = connections

@@ -51,8 +51,17 @@ class RespBackend(RemoteBackend):
         """Make the client; it connects when it is first used, and again whenever it must."""
         if self.connection is None:
             self.connection = RespConnector(
-                self._url, self.config, self.metadata, self.local_cpu_backend
+                self._url,
+                self.config,
+                self.metadata,
+                self.local_cpu_backend,
+                self._count_failed_load,
             )
+
+    def _count_failed_load(self) -> None:
+        """What LMCache's health check looks at: a server that is there and has no such key is
+        healthy."""
+        self._get_blocking_failed_count += 1
 
     def names(self, keys: Sequence[Any]) -> list[str]:
         """The keys as the server knows them."""
@@ -68,17 +77,19 @@ class RespBackend(RemoteBackend):
 
     def batched_contains(self, keys: Sequence[Any], pin: bool = False) -> int:
         """How many of the first keys are on the server."""
-        if self.connection is None or not keys:
+        connection = self.connection  # `close` may take it away at any time
+        if connection is None or not keys:
             return 0
-        return self.connection.count_prefix_sync(self.names(keys))
+        return connection.count_prefix_sync(self.names(keys))
 
     async def batched_async_contains(
         self, lookup_id: str, keys: Sequence[Any], pin: bool = False
     ) -> int:
         """The same, awaited."""
-        if self.connection is None or not keys:
+        connection = self.connection
+        if connection is None or not keys:
             return 0
-        return await self.connection.count_prefix(self.names(keys))
+        return await connection.count_prefix(self.names(keys))
 
     # Loads.
 
@@ -88,24 +99,23 @@ class RespBackend(RemoteBackend):
 
     def batched_get_blocking(self, keys: Sequence[Any]) -> Objects:
         """One object or None a key, in their order. The caller owns the objects."""
-        if self.connection is None or self.local_cpu_backend is None or not keys:
+        connection = self.connection
+        if connection is None or self.local_cpu_backend is None or not keys:
             return [None] * len(keys)
         begun = time.perf_counter()
-        loaded = self.connection.load_sync(self.names(keys))
+        loaded = connection.load_sync(self.names(keys))
         seconds = time.perf_counter() - begun
         self.stats_monitor.update_interval_remote_time_to_get_sync(seconds * 1e3)
-        if None in loaded:
-            self._get_blocking_failed_count += 1
-        return [None if item is None else self.deserializer.deserialize(item) for item in loaded]
+        return loaded
 
     async def batched_get_non_blocking(
         self, lookup_id: str, keys: Sequence[Any], transfer_spec: Any = None
     ) -> Objects:
         """The loaded prefix."""
-        if self.connection is None or self.local_cpu_backend is None or not keys:
+        connection = self.connection
+        if connection is None or self.local_cpu_backend is None or not keys:
             return []
-        loaded = keep_prefix(await self.connection.load(self.names(keys)))
-        return [self.deserializer.deserialize(item) for item in loaded]
+        return keep_prefix(await connection.load(self.names(keys)))
 
     # Stores.
 
@@ -114,9 +124,21 @@ class RespBackend(RemoteBackend):
         key: Any,
         memory_obj: Any,
         on_complete_callback: Callable[[Any], None] | None = None,
-    ) -> Any:
-        """Store one chunk in the background."""
-        self.batched_submit_put_task([key], [memory_obj], None, on_complete_callback)
+    ) -> Future[None]:
+        """Store one chunk in the background; the future is done when that is, and raises
+        RuntimeError where the server did not take it."""
+        done: Future[None] = Future()
+
+        def stored(results: Results) -> None:
+            failed = next((result for result in results if not result.ok), None)
+            if failed is None:
+                done.set_result(None)
+            else:
+                done.set_exception(RuntimeError(f"{self._shard()}: SET failed: {failed.detail}"))
+
+        if not self._put([key], [memory_obj], on_complete_callback, stored):
+            done.set_result(None)  # another rank's, or on its way already
+        return done
 
     def batched_submit_put_task(
         self,
@@ -130,8 +152,19 @@ class RespBackend(RemoteBackend):
         As upstream, ranks that ask under worker 0's name leave the storing to worker 0. A key that
         is being stored is not stored again.
         """
-        if self.connection is None or self._mla_worker_id_as0_mode:
-            return
+        self._put(keys, memory_objs, on_complete_callback)
+
+    def _put(
+        self,
+        keys: Sequence[Any],
+        memory_objs: Sequence[Any],
+        on_complete_callback: Callable[[Any], None] | None,
+        then: Callable[[Results], None] = lambda _results: None,
+    ) -> bool:
+        """Whether there is anything to store; `then` is told of it at the end."""
+        connection = self.connection
+        if connection is None or self._mla_worker_id_as0_mode:
+            return False
         taken: list[Any] = []
         held: list[Any] = []
         with self.lock:
@@ -141,8 +174,9 @@ class RespBackend(RemoteBackend):
                     taken.append(key)
                     held.append(memory_obj)
         if not taken:
-            return
-        sent = [self.serializer.serialize(memory_obj) for memory_obj in held]
+            return False
+        for memory_obj in held:
+            memory_obj.ref_count_up()
         begun = time.perf_counter()
 
         def stored(future: Future[Results]) -> None:
@@ -150,13 +184,15 @@ class RespBackend(RemoteBackend):
             with self.lock:
                 self.put_tasks.difference_update(taken)
             size_bytes = 0
-            for memory_obj, result in zip(sent, results, strict=True):
+            for memory_obj, result in zip(held, results, strict=True):
                 size_bytes += memory_obj.get_size() if result.ok else 0
                 memory_obj.ref_count_down()
             self._count_stored(size_bytes, begun)
             self._report(taken, results, on_complete_callback)
+            then(results)
 
-        self.connection.store(self.names(taken), sent).add_done_callback(stored)
+        connection.store(self.names(taken), held).add_done_callback(stored)
+        return True
 
     def _count_stored(self, size_bytes: int, begun: float) -> None:
         milliseconds = (time.perf_counter() - begun) * 1e3
@@ -190,7 +226,8 @@ class RespBackend(RemoteBackend):
 
     def remove(self, key: Any, force: bool = True) -> bool:
         """Delete it from the server."""
-        return self.connection is not None and self.connection.delete_sync(self.names([key])) == 1
+        connection = self.connection
+        return connection is not None and connection.delete_sync(self.names([key])) == 1
 
     def close(self) -> None:
         """End what is in flight; threads and connections are gone when it returns."""
@@ -199,4 +236,5 @@ class RespBackend(RemoteBackend):
             connection.close_now()
 
     def _shard(self) -> str:
-        return str(self.connection.endpoint) if self.connection is not None else "L2"
+        connection = self.connection
+        return str(connection.endpoint) if connection is not None else "L2"

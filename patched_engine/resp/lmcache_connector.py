@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from lmcache.logging import init_logger
@@ -16,9 +16,9 @@ from lmcache.observability import LMCStatsMonitor
 from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 
 from patched_engine.resp.calls import RespCalls, count_present
-from patched_engine.resp.client import RespClient, Results
+from patched_engine.resp.client import MOST_CONNECTIONS, RespClient, Results
 from patched_engine.resp.deadlines import Deadlines
-from patched_engine.resp.url import parse_endpoint
+from patched_engine.resp.url import SettingError, parse_endpoint
 
 logger = init_logger(__name__)
 
@@ -26,6 +26,7 @@ Objects = list[Any]
 """LMCache's memory objects, None for a key that brought nothing."""
 
 DEFAULT_THREADS: Final = 8
+_PLAIN_SERDES: Final = ("naive", "kivi")  # upstream's kivi leaves the bytes as they are
 _ALLOCATE_TRIES: Final = 5
 _ALLOCATE_WAIT_SECONDS: Final = 0.02
 _LOOKUP_SHARE: Final = 0.8
@@ -36,19 +37,24 @@ _ROOM_SHARE: Final = 0.5
 class RespConnector(RemoteConnector):
     """One shard. Values are whole chunks, without a header, as LMCache's own `resp://` has them.
 
-    `names` below are keys as the server knows them. Raises EndpointError or ValueError for a URL
-    or a setting that cannot be used; a server that is not there is no error: it may come.
+    `names` below are keys as the server knows them. `on_failed_load` is called once for a load in
+    which something went wrong; a missing key is nothing wrong. Raises EndpointError for a URL or a
+    setting that cannot be used; a server that is not there is no error: it may come.
     """
 
-    def __init__(self, url: str, config: Any, metadata: Any, local_cpu_backend: Any) -> None:
-        super().__init__(config, metadata)
+    def __init__(
+        self,
+        url: str,
+        config: Any,
+        metadata: Any,
+        local_cpu_backend: Any,
+        on_failed_load: Callable[[], None] = lambda: None,
+    ) -> None:
         extra = config.extra_config or {}
-        if extra.get("save_chunk_meta", False) or config.save_unfull_chunk:
-            raise ValueError(
-                "resp:// needs extra_config save_chunk_meta false and save_unfull_chunk false:"
-                " a value is one whole chunk, without a header"
-            )
-        threads = int(extra.get("resp_num_threads", DEFAULT_THREADS))
+        check_settings(config, extra)
+        super().__init__(config, metadata)
+        threads = _threads(extra)
+        self._on_failed_load = on_failed_load
         self.endpoint = parse_endpoint(
             url,
             username=str(extra.get("username", "")),
@@ -114,6 +120,8 @@ class RespConnector(RemoteConnector):
             wrong = wrong or result.detail
         size_bytes = sum(item.get_size() for item in loaded if item is not None)
         self._stats.update_interval_remote_read_metrics(size_bytes)
+        if wrong:
+            self._on_failed_load()
         missing = len(names) - sum(item is not None for item in loaded)
         if missing:
             why = wrong or ("not there" if len(held) == len(names) else "no free CPU memory")
@@ -230,6 +238,35 @@ class RespConnector(RemoteConnector):
     async def close(self) -> None:
         """As `close_now`, without holding the loop."""
         await asyncio.to_thread(self.close_now)
+
+
+def check_settings(config: Any, extra: Mapping[str, Any]) -> None:
+    """Raises SettingError for what a value that is a whole chunk as in L1 cannot serve."""
+    for name, is_set in (
+        ("extra_config save_chunk_meta true", extra.get("save_chunk_meta", False)),
+        ("save_unfull_chunk true", config.save_unfull_chunk),
+        ("use_layerwise true", config.use_layerwise),
+        (f"remote_serde {config.remote_serde}", config.remote_serde not in _PLAIN_SERDES),
+    ):
+        if is_set:
+            raise SettingError(
+                f"{name} does not go with resp://, whose values are whole chunks as they are in L1:"
+                " change it, or remote_url"
+            )
+
+
+def _threads(extra: Mapping[str, Any]) -> int:
+    given = extra.get("resp_num_threads", DEFAULT_THREADS)
+    try:
+        threads = int(given)
+    except (TypeError, ValueError):
+        threads = 0
+    if not 1 <= threads <= MOST_CONNECTIONS:
+        raise SettingError(
+            f"extra_config resp_num_threads {given!r}: give a whole number from 1 to"
+            f" {MOST_CONNECTIONS}"
+        )
+    return threads
 
 
 def keep_prefix(loaded: Objects) -> Objects:

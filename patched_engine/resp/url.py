@@ -20,6 +20,10 @@ class EndpointError(ValueError):
     """An address that cannot be used; the message is one line that says what to write instead."""
 
 
+class SettingError(EndpointError):
+    """A setting that cannot be used with such an address; one line, as above."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tls:
     """TLS as `resps://` asks for it: the server's certificate is verified unless told otherwise."""

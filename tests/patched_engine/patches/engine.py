@@ -50,8 +50,10 @@ def build(
     l1_bytes: int = 64 << 20,
     extra: dict[str, Any] | None = None,
     settings: dict[str, Any] | None = None,
+    name: str = "",
 ) -> tuple[Any, Answers]:
-    """The engine, and where its asynchronous lookups are answered."""
+    """The engine, and where its asynchronous lookups are answered. A None in `extra` leaves that
+    one out."""
     import torch
     from lmcache.v1.cache_engine import LMCacheEngineBuilder
     from lmcache.v1.config import LMCacheEngineConfig
@@ -78,10 +80,14 @@ def build(
         blocking_timeout_secs=BLOCKING_SECONDS,
         lookup_timeout_ms=int(LOOKUP_SECONDS * 1000),
         extra_config={
-            "save_chunk_meta": False,
-            "resp_num_threads": 2,
-            "save_only_first_rank": False,
-            **(extra or {}),
+            name: value
+            for name, value in {
+                "save_chunk_meta": False,
+                "resp_num_threads": 2,
+                "save_only_first_rank": False,
+                **(extra or {}),
+            }.items()
+            if value is not None
         },
         **(settings or {}),
     )
@@ -101,7 +107,7 @@ def build(
     )
     answers = Answers()
     engine = LMCacheEngineBuilder.get_or_create(
-        f"engine-{rank}", config, metadata, Connector(), lambda *_: None, lambda *_: None
+        name or f"engine-{rank}", config, metadata, Connector(), lambda *_: None, lambda *_: None
     )
     engine.post_init(**({"async_lookup_server": answers} if is_async else {}))
     return engine, answers
