@@ -135,6 +135,12 @@ PAGE_COUNTERS: Final[Mapping[str, Metric]] = {
     "client_get_failed_keys": _counter(
         "client_get_failed_keys", "", "Keys of GETs that brought nothing.", "client hook"
     ),
+    "load_wasted_bytes": _counter(
+        "load_wasted_bytes",
+        "bytes",
+        "Bytes that a prefetch brought from the remote store and nobody used.",
+        "sharded store",
+    ),
 }
 
 # Page counters that become one metric with a label: page name -> (metric, tier).
