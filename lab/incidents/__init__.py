@@ -6,11 +6,12 @@ from typing import Final
 
 from lab.incidents.base import Incident
 from lab.incidents.cut_connections import CutConnections
+from lab.incidents.dead_shard import DeadShard
 from lab.incidents.evicted_keys import EvictedKeys
+from lab.incidents.frozen_shard import FrozenShard
 from lab.incidents.lost_completion import LostCompletion
 from lab.incidents.missing_key import MissingKey
 from lab.incidents.rank0_store import Rank0Store
-from lab.incidents.shards import DeadShard, FrozenShard
 from lab.incidents.slow_rank import SlowRank
 
 INCIDENTS: Final[dict[str, Incident]] = {
