@@ -12,6 +12,7 @@ from patched_engine.sharding.protocol import (
     Gather,
     Loaded,
     Place,
+    Prepare,
     Read,
     Stage,
 )
@@ -37,8 +38,8 @@ def drive(
 ) -> Loaded:
     """One load to its end on this rank.
 
-    `make_rounds` is called after `read`. Raises LoadAborted where a collective failed: the group
-    is then aborted, for this rank must not go on and no other may wait for it.
+    `make_rounds` has the buffers of DEPTH rounds. Raises LoadAborted where a collective failed.
+    Whatever this rank leaves with but a result, it aborts the group: no other may wait for it.
     """
     rounds: Rounds | None = None
     reply: Any = None
@@ -48,26 +49,28 @@ def drive(
             action = protocol.send(reply) if failure is None else protocol.throw(failure)
             reply, failure = None, None
             try:
-                if isinstance(action, Read):
+                if isinstance(action, Prepare):
+                    rounds = make_rounds()
+                elif isinstance(action, Read):
                     reply = read()
                 elif isinstance(action, Exchange):
                     reply = group.exchange(action.record)
                 else:
-                    rounds = rounds or make_rounds()
+                    assert rounds is not None  # a rank without them agrees to no round
                     _move(rounds, action)
-            except BaseException as error:
+            except Exception as error:
                 if isinstance(action, Exchange | Gather):
-                    group.abort()
                     raise LoadAborted(
                         f"rank {group.rank} of {group.world_size}: {type(action).__name__.lower()}"
                         f" failed: {error}"
                     ) from error
-                if not isinstance(error, Exception):
-                    raise
                 failure = error
     except StopIteration as stop:
         loaded: Loaded = stop.value
         return loaded
+    except BaseException:
+        group.abort()
+        raise
     finally:
         protocol.close()
         if rounds is not None:

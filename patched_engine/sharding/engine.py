@@ -54,6 +54,7 @@ class Shard:
         """The buffers of all loads, made with the first."""
         if self._staging is None or self._staging.device != device:
             self._staging = make_staging(self.group, metadata, device)
+        self._staging.reserve()
         return self._staging
 
     def streams(self, device: torch.device) -> Streams:
@@ -173,9 +174,8 @@ class ShardedEngine(LMCacheEngine):
         where a collective failed.
         """
         shard = self.stallscope_shard
-        asked = int(mask.sum()) if mask is not None else len(tokens)
         request_id = str(kwargs.get("req_id", ""))
-        stats = self.stats_monitor.on_retrieve_request(asked)
+        stats = self.stats_monitor.on_retrieve_request(_asked(tokens, mask))
         plan, chunks, problem = self._plan(tokens, mask, kwargs)
         mine = owned(chunks, shard.rank, shard.world_size)
         held = Held()
@@ -206,6 +206,7 @@ class ShardedEngine(LMCacheEngine):
         shard = self.stallscope_shard
         shard.sequence += 1
         chunks: list[Chunk] = []
+        keys = 0
         problem: Exception | None = None
         try:
             chunks = chunks_of(
@@ -214,6 +215,7 @@ class ShardedEngine(LMCacheEngine):
                 mask=mask,
                 request_configs=call.get("request_configs"),
             )
+            keys = fingerprint(chunk.key.to_string() for chunk in chunks)
         except Exception as error:
             problem = error
         plan = Plan(
@@ -222,7 +224,7 @@ class ShardedEngine(LMCacheEngine):
             sequence=shard.sequence,
             first_chunk=chunks[0].index if chunks else 0,
             end_chunk=chunks[-1].index + 1 if chunks else 0,
-            fingerprint=fingerprint(chunk.key.to_string() for chunk in chunks),
+            fingerprint=keys,
         )
         return plan, chunks, problem
 
@@ -254,6 +256,13 @@ def shard(engine: Any, group: Group) -> None:
     name_as_rank0(engine.token_database, engine.metadata)
     engine.stallscope_shard = Shard(engine, group)
     engine.__class__ = ShardedEngine
+
+
+def _asked(tokens: Any, mask: Any) -> int:
+    try:
+        return int(mask.sum()) if mask is not None else len(tokens)
+    except Exception:  # the plan finds it too, and says so where the other ranks hear it
+        return 0
 
 
 def device_of(kvcaches: Any) -> torch.device:

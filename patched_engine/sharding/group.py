@@ -42,7 +42,11 @@ class Group:
         dist.all_gather_into_tensor(everyone, mine, group=self.data)
 
     def abort(self) -> None:
-        """End both groups for everyone in them: whoever waits in a collective must not go on."""
+        """End both groups here: this rank enters no collective any more.
+
+        Those of the others that wait in one fail when this process ends, at the group's timeout at
+        the latest. (gloo tells them nothing before; NCCL, where it can.)
+        """
         for group in (self.data, self.control):
             try:
                 whole: Any = dist.group.WORLD

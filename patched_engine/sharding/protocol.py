@@ -20,6 +20,11 @@ DEPTH: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have the buffers of DEPTH rounds: without them this rank can take part in none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """Read this rank's own chunks; answer how many of them, from the first on, are there."""
 
@@ -54,7 +59,7 @@ class Place:
     end_chunk: int
 
 
-Action = Read | Exchange | Stage | Gather | Place
+Action = Prepare | Read | Exchange | Stage | Gather | Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +92,27 @@ def load(plan: Plan) -> Generator[Action, Any, Loaded]:
     An exception of Exchange or Gather passes through: the caller must abort the group.
     """
     error: Exception | None = None
-    reach = plan.end_chunk
+    reach = plan.first_chunk
     try:
-        count = yield Read()
+        yield Prepare()
+        reach = first_owned(plan.rank, plan.world_size, plan.first_chunk)
+        reach += (yield Read()) * plan.world_size
     except Exception as failure:
-        error, count = failure, 0
-    mine = first_owned(plan.rank, plan.world_size, plan.first_chunk)
-    reach = min(plan.end_chunk, mine + count * plan.world_size)
+        error = failure
+    reach = min(plan.end_chunk, reach)
     record = _record(plan, 0, reach, error)
     verdict = agree((yield Exchange(record.pack())), record)
     end = verdict.end_chunk
     if end <= plan.first_chunk:
         return Loaded(plan.first_chunk, error, verdict.mismatch)
     reach = end
-    first_round = plan.first_chunk // plan.world_size
-    rounds = range(first_round, (end - 1) // plan.world_size + 1)
+    rounds = range(plan.first_chunk // plan.world_size, (end - 1) // plan.world_size + 1)
     for number in rounds[:DEPTH]:
         try:
             yield Stage(number)
         except Exception as failure:
             error, reach = failure, min(reach, _own(plan, number))
-    yield Gather(first_round)
+    yield Gather(rounds[0])
     for number in rounds:
         if number + 1 in rounds:
             yield Gather(number + 1)  # under way while this round is placed

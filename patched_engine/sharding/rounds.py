@@ -18,7 +18,7 @@ from patched_engine.sharding.settings import chunk_bytes
 
 
 class Staging:
-    """Buffers for DEPTH rounds on one device, made when first used and kept: uint8 [W x chunk]."""
+    """Buffers for DEPTH rounds on one device, made with the first load and kept: uint8 [W x chunk]."""
 
     def __init__(self, world_size: int, slot_bytes: int, device: torch.device) -> None:
         self.slot_bytes = slot_bytes
@@ -26,11 +26,18 @@ class Staging:
         self._world_size = world_size
         self._rounds: list[torch.Tensor] = []
 
+    def reserve(self) -> None:
+        """Have all buffers. Raises what torch raises where there is no memory for them."""
+        size = self._world_size * self.slot_bytes
+        while len(self._rounds) < DEPTH:
+            self._rounds.append(torch.empty(size, dtype=torch.uint8, device=self.device))
+            if self.device.type == "cuda":
+                # The memory may be another's whose kernels still run; our streams know nothing of
+                # those.
+                torch.cuda.current_stream(self.device).synchronize()
+
     def round(self, number: int) -> torch.Tensor:
         """The buffer of a round; another round had it DEPTH rounds before."""
-        while len(self._rounds) <= number % DEPTH:
-            size = self._world_size * self.slot_bytes
-            self._rounds.append(torch.empty(size, dtype=torch.uint8, device=self.device))
         return self._rounds[number % DEPTH]
 
     def slot(self, number: int, rank: int) -> torch.Tensor:

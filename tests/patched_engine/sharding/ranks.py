@@ -14,6 +14,7 @@ from patched_engine.sharding.protocol import (
     Loaded,
     Place,
     Plan,
+    Prepare,
     Read,
     Stage,
     load,
@@ -38,6 +39,7 @@ class Rank:
     pages: dict[int, int | None] = field(default_factory=dict)
     limit: int = 1 << 30  # the first chunk that its own faults make impossible
     actions: int = 0
+    is_prepared: bool = False
     waiting: Exchange | Gather | None = None
     ended: Loaded | None = None
     raised: Exception | None = None
@@ -64,6 +66,7 @@ class Rank:
                     if fails:
                         action = self._run.throw(Injected(f"{action}"))
                         continue
+                    assert self.is_prepared or isinstance(action, Exchange)
                     self.waiting = action
                     return
                 if fails:
@@ -78,6 +81,9 @@ class Rank:
 
     def _do(self, action: Action) -> object:
         plan = self.plan
+        if isinstance(action, Prepare):
+            self.is_prepared = True
+            return None
         if isinstance(action, Read):
             count = 0
             chunk = first_owned(plan.rank, plan.world_size, plan.first_chunk)
@@ -86,6 +92,7 @@ class Rank:
                 chunk += plan.world_size
             return count
         if isinstance(action, Stage):
+            assert self.is_prepared
             assert len(self.slots) - len(self.buffers) <= DEPTH
             chunk = action.round * plan.world_size + plan.rank
             self.slots[action.round] = chunk
@@ -98,6 +105,8 @@ class Rank:
 
     def _lost_by(self, action: Action) -> int:
         plan = self.plan
+        if isinstance(action, Prepare):
+            return plan.first_chunk
         if isinstance(action, Read):
             return first_owned(plan.rank, plan.world_size, plan.first_chunk)
         if isinstance(action, Stage):
