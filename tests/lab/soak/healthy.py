@@ -106,6 +106,7 @@ def _watch(
     server: subprocess.Popen[bytes] | None = None
     try:
         while (elapsed := time.monotonic() - began) < seconds - 5:
+            assert lab.process.poll() is None, _why(lab)
             if hog is None and elapsed >= HOG_AT * seconds:
                 burn = f"import time\nend=time.time()+{HOG_FOR * seconds}\nwhile time.time()<end: 0"
                 hog = subprocess.Popen([sys.executable, "-c", burn])
@@ -125,6 +126,13 @@ def _watch(
             if process is not None:
                 process.kill()
                 process.wait()
+
+
+def _why(lab: LabRun) -> str:
+    """What the lab said before it ended, and the figures it ended with."""
+    out, _ = lab.process.communicate()
+    faults = re.search(r'"stock_faults": {[^}]*}', out or "")
+    return f"{lab.log.read_text()[-2000:]}\n{faults.group(0) if faults else ''}"
 
 
 def _engine(lab: psutil.Process) -> dict[str, psutil.Process]:
