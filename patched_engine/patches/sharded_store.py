@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from patched_engine.patches import placeholders, resp_backend
+from patched_engine.patches import placeholders, refusals, resp_backend
 from patched_engine.patches.patch import Patch, require
 from patched_engine.sharding import agreement, marker, settings
 from patched_engine.sharding.group import Group, find_group
@@ -49,17 +49,23 @@ def apply(module: Any) -> None:
         cls: Any, instance_id: str, config: Any, metadata: Any, *rest: Any, **more: Any
     ) -> Any:
         is_new = instance_id not in cls._instances
-        group = None
+        group = watch = None
         if is_new:
             group = prepare(config, metadata)
         elif settings.is_wanted(config):
             settings.apply(config, metadata.world_size)  # or upstream finds another configuration
-        engine = stock(cls, instance_id, config, metadata, *rest, **more)
-        if is_new and group is not None:
+        if group is not None:
+            watch = _watch_shard(config, group)
+        try:
+            engine = stock(cls, instance_id, config, metadata, *rest, **more)
+        except BaseException:
+            if watch is not None:
+                watch.end()
+            raise
+        if group is not None:
             from patched_engine.sharding.engine import shard
 
-            shard(engine, group)
-            _check_marker(engine, group)
+            shard(engine, group, watch)
         return engine
 
     module.LMCacheEngineBuilder.get_or_create = classmethod(made)
@@ -68,7 +74,11 @@ def apply(module: Any) -> None:
     @functools.wraps(create)
     def asking_every_rank(config: Any, metadata: Any, *rest: Any, **more: Any) -> Any:
         if settings.is_wanted(config):
-            settings.check(config, metadata)
+            try:
+                settings.check(config, metadata)
+            except ShardingRefused as error:
+                refusals.remember(error)  # upstream's manager swallows it
+                raise
             settings.apply(config, metadata.world_size)
         client = create(config, metadata, *rest, **more)
         if settings.is_wanted(config):
@@ -118,27 +128,25 @@ def _agree(is_wanted: bool, config: Any, metadata: Any) -> None:
     )
 
 
-def _check_marker(engine: Any, group: Group) -> None:
-    url = str(engine.config.remote_url or "")
+def _watch_shard(config: Any, group: Group) -> marker.Watch | None:
+    """Sees to it that this rank's shard is its own. Raises ShardingRefused where it is not."""
+    url = str(config.remote_url or "")
     if placeholders.RANK not in url:
-        return  # one shard for all: its keys are the same whoever owns them
+        return None  # one shard for all: its keys are the same whoever owns them
     if not url.startswith(resp_backend.SCHEMES):
         logger.warning("stallscope: %s: whose shard this is cannot be told", url.partition(":")[0])
-        return
+        return None
     from patched_engine.resp.url import parse_endpoint
 
-    extra = engine.config.extra_config
+    extra = config.extra_config
     endpoint = parse_endpoint(
         placeholders.fill(url, group.rank),
         username=str(extra.get("username", "")),
         password=str(extra.get("password", "")),
     )
-
-    def leave_l2(_error: ShardingRefused) -> None:
-        if engine.storage_manager is not None:
-            engine.storage_manager.set_backend_bypass("RemoteBackend", True)
-
-    marker.check_when_it_comes(endpoint, group.rank, group.world_size, marker.OnRefused(leave_l2))
+    watch = marker.Watch(endpoint, group.rank, group.world_size)
+    watch.begin()
+    return watch
 
 
 def _tell_aborts(client: Any) -> None:
@@ -147,12 +155,23 @@ def _tell_aborts(client: Any) -> None:
     send: Callable[[str], None] | None = getattr(client, "_send_cleanup_message", None)
     if cancel is None or send is None:
         return  # the synchronous client's calls are over when it is asked
+    look_up = client.lookup_cache
 
     def cancel_and_tell(lookup_id: str) -> None:
         cancel(lookup_id)
         send(lookup_id)
 
+    def lookup_cache(lookup_id: str) -> int | None:
+        # A request that timed out and found no free blocks is asked for again; upstream has then
+        # forgotten when it began, and a KeyError ends the engine.
+        is_given_up = lookup_id in client.aborted_lookups
+        if is_given_up and client.reqs_status.get(lookup_id, -1) is None:
+            return 0
+        found: int | None = look_up(lookup_id)
+        return found
+
     client.cancel_lookup = cancel_and_tell
+    client.lookup_cache = lookup_cache
 
 
 PATCH: Final = Patch(

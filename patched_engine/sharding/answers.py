@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,11 +68,14 @@ class Answers:
         if lookup is not None and lookup.is_aborted:
             self._free(lookup_id)
 
-    def answer_failed(self, lookup_id: str, task: Future[Any]) -> None:
+    def ended(self, lookup_id: str, task: Future[Any]) -> None:
         """After a lookup's coroutine: if it raised, the scheduler must not wait in vain."""
-        error = task.exception() if not task.cancelled() else None
-        if error is None:
-            return
+        error = CancelledError() if task.cancelled() else task.exception()
+        if error is not None:
+            self.answer_failed(lookup_id, error)
+
+    def answer_failed(self, lookup_id: str, error: BaseException) -> None:
+        """A lookup came to nothing: answer it if nobody has."""
         recorder.fault("sharded prefetch", error)
         with self._lock:
             is_open = lookup_id in self._under_way

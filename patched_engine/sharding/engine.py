@@ -20,7 +20,8 @@ from patched_engine.hooks.wrap import unhooked
 from patched_engine.sharding.answers import Answers
 from patched_engine.sharding.driver import drive
 from patched_engine.sharding.group import Group
-from patched_engine.sharding.guarded import GuardedManager
+from patched_engine.sharding.guarded import GuardedManager, count_wasted
+from patched_engine.sharding.marker import Watch
 from patched_engine.sharding.ownership import Chunk, answers, owned
 from patched_engine.sharding.protocol import Loaded, Plan, load
 from patched_engine.sharding.reading import Held
@@ -36,13 +37,15 @@ from patched_engine.sharding.rounds import (
 from patched_engine.sharding.views import OwnTokens, OwnView, chunks_of, name_as_rank0
 
 logger = logging.getLogger("stallscope")
+_L2 = "RemoteBackend"
 
 
 class Shard:
     """What a sharded engine knows beside what LMCache's does."""
 
-    def __init__(self, engine: Any, group: Group) -> None:
+    def __init__(self, engine: Any, group: Group, watch: Watch | None) -> None:
         self.group = group
+        self.watch = watch
         self.rank, self.world_size = group.rank, group.world_size
         self.own = OwnView(engine, OwnTokens(engine.token_database, self.rank, self.world_size))
         self.sequence = 0
@@ -73,16 +76,27 @@ class ShardedEngine(LMCacheEngine):
         """As upstream's; the way back to the scheduler knows what "nothing found" means."""
         server = kwargs.get("async_lookup_server")
         if server is not None:
-            self.stallscope_shard.answers = Answers(server, super().cleanup_memory_objs)
+            self.stallscope_shard.answers = Answers(server, self._free_prefetched)
             kwargs["async_lookup_server"] = self.stallscope_shard.answers
         super().post_init(**kwargs)
+        manager, watch = self.storage_manager, self.stallscope_shard.watch
+        if watch is not None and manager is not None:
+            watch.tell(lambda may_use: manager.set_backend_bypass(_L2, not may_use))
+
+    def close(self) -> None:
+        """As upstream's."""
+        if self.stallscope_shard.watch is not None:
+            self.stallscope_shard.watch.end()
+        super().close()
 
     def store(self, *args: Any, **kwargs: Any) -> None:
         """Store this rank's chunks. What fails is found by nobody later, and breaks no step."""
+        view = self.stallscope_shard.own.for_store()
         try:
-            unhooked(LMCacheEngine.store)(self.stallscope_shard.own, *args, **kwargs)
+            unhooked(LMCacheEngine.store)(view, *args, **kwargs)
         except Exception as error:
             recorder.fault("sharded store", error)
+            view.storage_manager.give_back()
 
     def lookup(
         self,
@@ -156,14 +170,25 @@ class ShardedEngine(LMCacheEngine):
             ),
             manager.loop,
         )
-        task.add_done_callback(functools.partial(shard.answers.answer_failed, lookup_id))
+        task.add_done_callback(functools.partial(shard.answers.ended, lookup_id))
 
     def cleanup_memory_objs(self, lookup_id: str) -> None:
         """An aborted lookup: free what it brought; if it is under way, it starts no further GET
         and frees what it has when it ends."""
         answering = self.stallscope_shard.answers
         if answering is None or not answering.abort(lookup_id):
-            super().cleanup_memory_objs(lookup_id)
+            self._free_prefetched(lookup_id)
+
+    def _free_prefetched(self, lookup_id: str) -> None:
+        """Free what an ended prefetch brought and nobody took, and count what of it was loaded."""
+        held = Held()
+        try:
+            held.take_prefetched(self, lookup_id)
+            count_wasted(held.unpinned_bytes)
+        except Exception as error:
+            recorder.fault("sharded cleanup", error)
+        finally:
+            held.release()
 
     @torch.inference_mode()
     def retrieve(self, tokens: Any, mask: Any = None, **kwargs: Any) -> torch.Tensor:
@@ -251,10 +276,13 @@ class ShardedEngine(LMCacheEngine):
             )
 
 
-def shard(engine: Any, group: Group) -> None:
-    """Make an engine that was just built a sharded one. Its settings have been changed before."""
+def shard(engine: Any, group: Group, watch: Watch | None = None) -> None:
+    """Make an engine that was just built a sharded one. Its settings have been changed before.
+
+    `watch` says whether this rank may use its shard.
+    """
     name_as_rank0(engine.token_database, engine.metadata)
-    engine.stallscope_shard = Shard(engine, group)
+    engine.stallscope_shard = Shard(engine, group, watch)
     engine.__class__ = ShardedEngine
 
 

@@ -6,7 +6,8 @@ and a prefetch that nobody waits for any more goes on to its end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from exporters import page_layout as layout
@@ -35,6 +36,21 @@ class GuardedManager:
         """As upstream's, each backend guarded."""
         for name, backend in self._manager.get_active_storage_backends(*args, **kwargs):
             yield name, GuardedBackend(name, backend, self._answers)
+
+    def prefetch_all_done_callback(
+        self, task: Any, lookup_id: str, lengths: list[int], expected: list[int], **more: Any
+    ) -> None:
+        """As upstream's, which frees what lies behind a gap and leaves it to be freed again."""
+        try:
+            tiers = task.result()
+            for tier, count in enumerate(expected):
+                if len(tiers[tier]) < count:
+                    give_back(item for later in tiers[tier + 1 :] for _, item in later)
+                    del tiers[tier + 1 :]
+                    break
+            self._manager.prefetch_all_done_callback(task, lookup_id, lengths, expected, **more)
+        except (Exception, asyncio.CancelledError) as error:
+            self._answers.answer_failed(lookup_id, error)
 
 
 class GuardedBackend:
@@ -65,30 +81,44 @@ class GuardedBackend:
         self, lookup_id: str, keys: Sequence[Any], transfer_spec: Any = None
     ) -> list[Any]:
         """The prefix that came; nothing of an aborted lookup."""
+        if self._name == _L1:  # no I/O; and what its lookup pinned must be had to be unpinned
+            return await self._get(lookup_id, list(keys), transfer_spec)
         came: list[Any] = []
-        size = len(keys) if self._name == _L1 else _SLICE_KEYS
-        for at in range(0, len(keys), max(1, size)):
+        for at in range(0, len(keys), _SLICE_KEYS):
             if self._answers.is_aborted(lookup_id):
                 break
-            asked = list(keys[at : at + size])
-            try:
-                got = await self._backend.batched_get_non_blocking(lookup_id, asked, transfer_spec)
-            except Exception as error:
-                recorder.fault(f"sharded prefetch from {self._name}", error)
-                break
+            asked = list(keys[at : at + _SLICE_KEYS])
+            got = await self._get(lookup_id, asked, transfer_spec)
             came += got
             if len(got) < len(asked):
                 break
-        if self._answers.is_aborted(lookup_id) and self._name != _L1:
-            _waste(came)
+        if self._answers.is_aborted(lookup_id):
+            count_wasted(sum(item.get_size() for item in came))
+            give_back(came)
             return []
         return came
 
+    async def _get(self, lookup_id: str, keys: list[Any], transfer_spec: Any) -> list[Any]:
+        try:
+            got: list[Any] = await self._backend.batched_get_non_blocking(
+                lookup_id, keys, transfer_spec
+            )
+        except Exception as error:
+            recorder.fault(f"sharded prefetch from {self._name}", error)
+            return []
+        return got
 
-def _waste(objects: list[Any]) -> None:
-    """Free what came for nobody, and count it."""
+
+def count_wasted(size_bytes: int) -> None:
+    """Bytes that came over the network for nobody."""
     page = recorder.current()
-    if page is not None:
-        page.add(_WASTED, sum(item.get_size() for item in objects))
+    if page is not None and size_bytes:
+        page.add(_WASTED, size_bytes)
+
+
+def give_back(objects: Iterable[Any]) -> None:
+    """Free objects of a prefetch, and let go of those that its lookup pinned."""
     for item in objects:
+        if item.is_pinned:
+            item.unpin()
         item.ref_count_down()

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from patched_engine import recorder
 from patched_engine.resp.client import RespClient
 from patched_engine.resp.deadlines import Deadlines
 from patched_engine.resp.results import Outcome
@@ -23,6 +24,7 @@ KEY: Final = "stallscope:shard"
 SIZE_BYTES: Final = 256
 _DEADLINES: Final = Deadlines(1.0, 2.0, 2.0)
 _AGAIN_SECONDS: Final = 2.0
+_KEPT_SECONDS: Final = 30.0
 
 logger = logging.getLogger("stallscope")
 
@@ -58,38 +60,65 @@ def check(endpoint: Endpoint, rank: int, world_size: int) -> bool:
     return True
 
 
-def check_when_it_comes(
-    endpoint: Endpoint, rank: int, world_size: int, on_refused: OnRefused
-) -> threading.Thread | None:
-    """`check` now; where the shard is not there, again in the background until it is.
+class Watch:
+    """Keeps one rank's L2 out of use until its shard is known to be its own.
 
-    Raises ShardingRefused now; later, `on_refused(error)` is called instead, once.
+    It looks again later: a shard may come after its engine, lose its mark with its memory (or to
+    LRU eviction, which this look keeps away), or be given to another pod meanwhile.
     """
-    if check(endpoint, rank, world_size):
-        return None
-    logger.warning("stallscope: %s is not there: whose shard it is will be checked later", endpoint)
 
-    def later() -> None:
-        while not on_refused.is_over.wait(_AGAIN_SECONDS):
+    def __init__(self, endpoint: Endpoint, rank: int, world_size: int) -> None:
+        self._endpoint = endpoint
+        self._rank = rank
+        self._world_size = world_size
+        self._is_known = False
+        self._is_over = threading.Event()
+        self._lock = threading.Lock()
+        self._use: Callable[[bool], None] | None = None
+        self._may_use = False
+        self._was_refused = False
+
+    def begin(self) -> None:
+        """Look now, then again and again in a thread. Raises ShardingRefused now, never later."""
+        self._look()
+        if not self._is_known:
+            logger.warning(
+                "stallscope: %s is not there: it is not used before it is known whose shard it is",
+                self._endpoint,
+            )
+        threading.Thread(target=self._again, daemon=True, name="stallscope-shard-marker").start()
+
+    def tell(self, use: Callable[[bool], None]) -> None:
+        """`use(False)` now and whenever the shard may not be used, `use(True)` when it may."""
+        with self._lock:
+            self._use = use
+            if not self._may_use:
+                use(False)
+
+    def end(self) -> None:
+        """Look no more."""
+        self._is_over.set()
+
+    def _look(self) -> None:
+        if check(self._endpoint, self._rank, self._world_size):
+            self._is_known = True
+            self._decide(True)
+
+    def _again(self) -> None:
+        while not self._is_over.wait(_KEPT_SECONDS if self._is_known else _AGAIN_SECONDS):
             try:
-                if check(endpoint, rank, world_size):
-                    return
+                self._look()
             except ShardingRefused as error:
-                logger.error("stallscope: %s", error)
-                on_refused(error)
-                return
+                self._is_known = False
+                if self._may_use or not self._was_refused:
+                    logger.error("stallscope: %s", error)
+                self._was_refused = True
+                self._decide(False)
+            except Exception as error:
+                recorder.fault("shard marker", error)
 
-    thread = threading.Thread(target=later, daemon=True, name="stallscope-shard-marker")
-    thread.start()
-    return thread
-
-
-class OnRefused:
-    """What to do when a shard turns out to be another's; `is_over` ends the watch."""
-
-    def __init__(self, action: Callable[[ShardingRefused], None]) -> None:
-        self._action = action
-        self.is_over = threading.Event()
-
-    def __call__(self, error: ShardingRefused) -> None:
-        self._action(error)
+    def _decide(self, may_use: bool) -> None:
+        with self._lock:
+            is_news, self._may_use = may_use is not self._may_use, may_use
+            if is_news and self._use is not None:
+                self._use(may_use)

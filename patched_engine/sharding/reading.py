@@ -24,7 +24,7 @@ class Held:
     def __init__(self) -> None:
         self.objects: dict[int, Any] = {}
         self._others: list[Any] = []
-        self._is_pinned_by_us = False
+        self._pinned: list[Any] = []
 
     @property
     def size_bytes(self) -> int:
@@ -33,13 +33,9 @@ class Held:
 
     def read(self, engine: Any, chunks: Sequence[Chunk], lookup_id: str) -> int:
         """Read these chunks; how many of them, from the first on, are there."""
-        if not chunks:
-            if engine.async_loading:
-                self._take_prefetched(engine, lookup_id)
-            return 0
         if engine.async_loading:
             return self._read_prefetched(engine, chunks, lookup_id)
-        return self._read_now(engine, chunks, lookup_id)
+        return self._read_now(engine, chunks, lookup_id) if chunks else 0
 
     def _read_now(self, engine: Any, chunks: Sequence[Chunk], lookup_id: str) -> int:
         manager = engine.storage_manager
@@ -63,51 +59,63 @@ class Held:
             count += good
             if good < len(blocks):
                 if location != _L1:  # upstream keeps a whole batch in L1, or nothing of it
-                    _keep_in_l1(engine, blocks[:good], came[:good])
+                    _keep_in_l1(engine, [chunk.key for chunk in blocks[:good]], came[:good])
                 break
         return count
 
     def _read_prefetched(self, engine: Any, chunks: Sequence[Chunk], lookup_id: str) -> int:
-        came = self._take_prefetched(engine, lookup_id)
+        came = self.take_prefetched(engine, lookup_id)
+        # Upstream never writes prefetched L2 hits back to L1.
+        _keep_in_l1(engine, list(came), list(came.values()))
         count = 0
         for chunk in chunks:
             memory_obj = came.pop(chunk.key, None)
             if memory_obj is None:
                 break
             self.objects[chunk.index] = memory_obj
-            self._others.remove(memory_obj)
             count += 1
-        # Upstream never writes prefetched L2 hits back to L1.
-        _keep_in_l1(engine, chunks[:count], [self.objects[c.index] for c in chunks[:count]])
+        self._others = list(came.values())
         return count
 
-    def _take_prefetched(self, engine: Any, lookup_id: str) -> dict[Any, Any]:
-        """What the prefetch brought; taken out, so that nothing frees it a second time."""
+    def take_prefetched(self, engine: Any, lookup_id: str) -> dict[Any, Any]:
+        """What a prefetch that has ended brought, by key: from here on it is ours to give back.
+
+        Taken out of LMCache's events, so that nothing frees it a second time.
+        """
         from lmcache.v1.event_manager import EventStatus, EventType
 
         events = engine.event_manager
-        if events.get_event_status(EventType.LOADING, lookup_id) is EventStatus.NOT_FOUND:
+        if events.get_event_status(EventType.LOADING, lookup_id) is not EventStatus.DONE:
             return {}  # it found nothing
         event = events.pop_event(EventType.LOADING, lookup_id)
         came = {key: item for tier in event.result() for key, item in tier}
-        self._is_pinned_by_us = True
         self._others = list(came.values())
+        # Its lookup has pinned what was in L1. What came from elsewhere nobody else knows yet.
+        self._pinned = [item for item in self._others if item.is_pinned]
         return came
+
+    @property
+    def unpinned_bytes(self) -> int:
+        """Bytes of a prefetch that came from another tier than L1."""
+        pinned = {id(item) for item in self._pinned}
+        return sum(item.get_size() for item in self._others if id(item) not in pinned)
 
     def release(self) -> None:
         """Give back what was read, used or not; never raises."""
-        for memory_obj in [*self.objects.values(), *self._others]:
-            try:
-                if self._is_pinned_by_us and memory_obj.is_pinned:
-                    memory_obj.unpin()
-                memory_obj.ref_count_down()
-            except Exception as error:
-                logger.error("stallscope: a chunk could not be given back: %r", error)
-        self.objects, self._others = {}, []
+        for give_back, objects in (
+            ("unpin", self._pinned),
+            ("ref_count_down", [*self.objects.values(), *self._others]),
+        ):
+            for memory_obj in objects:
+                try:
+                    getattr(memory_obj, give_back)()
+                except Exception as error:
+                    logger.error("stallscope: a chunk could not be given back: %r", error)
+        self.objects, self._others, self._pinned = {}, [], []
 
 
-def _keep_in_l1(engine: Any, chunks: Sequence[Chunk], objects: Sequence[Any]) -> None:
+def _keep_in_l1(engine: Any, keys: Sequence[Any], objects: Sequence[Any]) -> None:
     """Have L1 hold these too; those that it has already it leaves as they are."""
     l1 = engine.storage_manager.storage_backends.get(_L1)
-    if l1 is not None and chunks:
-        l1.batched_submit_put_task([chunk.key for chunk in chunks], list(objects))
+    if l1 is not None and keys:
+        l1.batched_submit_put_task(list(keys), list(objects))

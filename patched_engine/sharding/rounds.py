@@ -18,7 +18,7 @@ from patched_engine.sharding.settings import chunk_bytes
 
 
 class Staging:
-    """Buffers for DEPTH rounds on one device, made with the first load and kept: uint8 [W x chunk]."""
+    """Buffers for DEPTH rounds on one device, uint8 [W x chunk]: made once, and kept."""
 
     def __init__(self, world_size: int, slot_bytes: int, device: torch.device) -> None:
         self.slot_bytes = slot_bytes

@@ -32,15 +32,49 @@ class OwnTokens:
 class OwnView:
     """An engine in everything but its token database. Threads of one engine share it safely."""
 
-    def __init__(self, engine: Any, tokens: OwnTokens) -> None:
+    def __init__(self, engine: Any, tokens: OwnTokens, **shown: Any) -> None:
         object.__setattr__(self, "_engine", engine)
         object.__setattr__(self, "token_database", tokens)
+        for name, value in shown.items():
+            object.__setattr__(self, name, value)
+
+    def for_store(self) -> OwnView:
+        """The same, for one store that may fail: its storage manager remembers what it gave."""
+        manager = Allocations(self._engine.storage_manager)
+        return OwnView(self._engine, self.token_database, storage_manager=manager)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._engine, name, value)
+
+
+class Allocations:
+    """A storage manager that can take back what one store allocated.
+
+    Upstream loses it when the copy from the device or a backend raises.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._given: list[Any] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def allocate(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream's."""
+        memory_obj = self._manager.allocate(*args, **kwargs)
+        if memory_obj is not None:
+            self._given.append(memory_obj)
+        return memory_obj
+
+    def give_back(self) -> None:
+        """Drop the store's own reference to each, which it drops itself where nothing raises."""
+        for memory_obj in self._given:
+            memory_obj.ref_count_down()
+        self._given = []
 
 
 def chunks_of(token_database: Any, **asked: Any) -> list[Chunk]:
