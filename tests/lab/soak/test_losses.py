@@ -3,7 +3,9 @@ lab."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import subprocess
 import sys
 
@@ -18,7 +20,8 @@ pytest.importorskip("lmcache")
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 COMMAND = "python -m pytest -q -s -m soak tests/lab/soak/test_losses.py"
-SECONDS = 60
+PROGRAM = "tests.lab.soak.loss_rate"
+SECONDS = 45
 
 
 def test_the_interval_is_the_textbook_one() -> None:
@@ -29,18 +32,16 @@ def test_the_interval_is_the_textbook_one() -> None:
 
 
 def test_the_natural_rate() -> None:
-    lines, data = [], {}
-    for scheduling in ("plain", "quiet"):
+    lines = [
+        "plain: threads as the kernel and Python schedule them; quiet: as the lab has them",
+        "busy: another thread of the process is in the interpreter half of the time, as an "
+        "engine's main thread is; alone: none is",
+    ]
+    data = {}
+    for scheduling, others in itertools.product(("plain", "quiet"), ("busy", "alone")):
         with valkey_server() as port:
             run = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "tests.lab.soak.loss_rate",
-                    str(port),
-                    str(SECONDS),
-                    scheduling,
-                ],
+                [sys.executable, "-m", PROGRAM, str(port), str(SECONDS), scheduling, others],
                 capture_output=True,
                 text=True,
                 env=environment(LMCACHE_LOG_LEVEL="ERROR", LMCACHE_TRACK_USAGE="false"),
@@ -52,18 +53,20 @@ def test_the_natural_rate() -> None:
         calls, losses = sum(made for made, _ in clients), sum(lost for _, lost in clients)
         estimate, low, high = calls_per_loss(calls, losses)
         lines.append(
-            f"{scheduling}: {losses} completions lost in {calls:,} EXISTS calls of 64 keys in "
-            f"{SECONDS} s: one in {estimate:,.0f} (95%: {low:,.0f} to {high:,.0f})"
+            f"{scheduling}, {others}: {losses} completions lost in {calls:,} EXISTS calls of 64 "
+            f"keys in {SECONDS} s: one in {estimate:,.0f} (95%: {low:,.0f} to {high:,.0f})"
         )
         print(lines[-1], flush=True)
-        data[scheduling] = {
+        data[f"{scheduling} {others}"] = {
             "calls": calls,
             "losses": losses,
-            "calls_per_loss": [low, estimate, high],
+            "calls_per_loss": [
+                low,
+                None if losses == 0 else estimate,
+                None if losses == 0 else high,
+            ],
         }
-        assert calls > 1000
-    lines.insert(
-        0, "plain: threads as kernel and Python schedule them; quiet: as in the lab, on one machine"
-    )
+        assert calls > 0
+    lines.append(f"load: {os.getloadavg()[0] / (os.cpu_count() or 1):.1f} processes for each CPU")
     results.write("lost_completions", COMMAND, lines, data)
-    assert data["plain"]["losses"] > 0
+    assert data["plain busy"]["losses"] > 0
