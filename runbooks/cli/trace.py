@@ -96,7 +96,7 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(
             f"{len(args.rank)} --rank for {len(args.files)} files; give one for each FILE"
         )
-    if any(rank < 0 for rank in args.rank) or len(set(args.rank)) != len(args.rank):
+    if any(not 0 <= rank < 1 << 20 for rank in args.rank) or len(set(args.rank)) != len(args.rank):
         raise UsageError("--rank wants a different number from 0 on for each FILE")
     if args.capture and not 0 < args.seconds <= 600:
         raise UsageError(f"--seconds {args.seconds:g}: a window is between 0 and 600 seconds")

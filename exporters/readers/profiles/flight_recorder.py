@@ -62,7 +62,7 @@ def read(path: Path) -> t.Part:
         table=rows.table(),
         names=tuple(rows.names),
         groups=tuple(rows.groups),
-        rank=rank if isinstance(rank, int) and rank >= 0 else None,
+        rank=rank if isinstance(rank, int) and 0 <= rank < t.MAX_RANK else None,
         world_size=max((g.size for g in groups_by_name.values()), default=0),
         events=len(entries),
         left_out=dict(rows.left_out),
@@ -138,7 +138,7 @@ class _Rows:
         spelled = str(entry.get("profiling_name", ""))
         is_p2p = bool(entry.get("is_p2p"))
         sequence = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
-        if not isinstance(sequence, int) or sequence < 0:
+        if not isinstance(sequence, int) or not 0 <= sequence < t.MAX_NUMBER:
             self.left_out["without a sequence number"] += 1
             return
         # A retired entry is done, whatever its last state: not every backend updates that.

@@ -74,7 +74,11 @@ def read(path: Path) -> t.Part:
         if header is None or perf is None:
             left_out["that are no collectives"] += 1
             continue
-        if not (0 <= perf.microseconds < _MAX_US and perf.sequence >= 0 and header.rank >= 0):
+        if not (
+            0 <= perf.microseconds < _MAX_US
+            and 0 <= perf.sequence < t.MAX_NUMBER
+            and 0 <= header.rank < t.MAX_RANK
+        ):
             left_out["with an impossible time or number"] += 1
             continue
         if perf.timing and perf.timing != _GPU_TIMING:
@@ -83,8 +87,8 @@ def read(path: Path) -> t.Part:
             continue
         metadata = line.metadata or Metadata()
         version = version or metadata.version
-        group = t.GroupName(str(header.id), max(header.n_ranks, 0))
-        end_ns = int(metadata.dump_us * 1e3)
+        group = t.GroupName(str(header.id), min(max(header.n_ranks, 0), t.MAX_RANK))
+        end_ns = int(metadata.dump_us * 1e3) if 0 <= metadata.dump_us < _MAX_US * 1e3 else 0
         columns["rank"].append(header.rank)
         columns["op"].append(names.OP_INDEX[names.op_named(perf.op)])
         columns["name"].append(ids.setdefault(f"nccl {perf.op}", len(ids)))
@@ -92,7 +96,7 @@ def read(path: Path) -> t.Part:
         columns["end_ns"].append(end_ns)
         columns["group"].append(groups.setdefault(group, len(groups)))
         columns["sequence"].append(perf.sequence)
-        sizes.append(perf.bytes)
+        sizes.append(perf.bytes if 0 <= perf.bytes < t.MAX_NUMBER else t.NOT_KNOWN)
     if not sizes and not on_cpu:
         raise ProfileError(
             str(path),

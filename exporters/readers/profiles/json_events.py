@@ -103,9 +103,9 @@ class EventReader(Generic[E]):
         inside an event, that event stays."""
         text[cut] = _CLOSE
         text[:0] = b"["
-        with memoryview(text) as view:
+        with memoryview(text) as whole, whole[: cut + 2] as view:
             try:
-                events = self._decoder.decode(view[: cut + 2])
+                events = self._decoder.decode(view)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 events = None
         unread = b""

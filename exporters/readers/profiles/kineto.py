@@ -291,7 +291,7 @@ def read(path: Path) -> t.Part:
         table=table,
         names=tuple(rows.names.spelled),
         groups=tuple(rows.group_names),
-        rank=rank if isinstance(rank, int) and rank >= 0 else None,
+        rank=rank if isinstance(rank, int) and 0 <= rank < t.MAX_RANK else None,
         world_size=max(_int(info.get("world_size")), 0),
         clock=host if isinstance(host, str) else "",
         device=_device(header),
@@ -321,7 +321,7 @@ def _ints(values: Sequence[_Number]) -> t.Int:
         wide = np.array(values, dtype=np.float64)  # None is NaN
     except (ValueError, TypeError, OverflowError):
         return np.array([_int(value) for value in values], dtype=np.int64)
-    fits = (wide >= 0) & (wide < 1 << 62)
+    fits = (wide >= 0) & (wide < t.MAX_NUMBER)
     return np.where(fits, wide, t.NOT_KNOWN).astype(np.int64)
 
 
@@ -365,7 +365,7 @@ def _int(value: object) -> int:
             return t.NOT_KNOWN
     if isinstance(value, float) and math.isfinite(value):
         value = int(value)
-    return value if isinstance(value, int) and 0 <= value < 1 << 62 else t.NOT_KNOWN
+    return value if isinstance(value, int) and 0 <= value < t.MAX_NUMBER else t.NOT_KNOWN
 
 
 def _device(header: dict[str, Any]) -> t.Device:

@@ -89,6 +89,8 @@ def _read_one(path: Path) -> t.Part | ProfileError:
         return read_profile(path)
     except ProfileError as error:
         return error
+    except OverflowError:
+        return ProfileError(str(path), reasons.DAMAGED, "holds a number that no profiler writes")
     except MemoryError:
         return ProfileError(str(path), reasons.UNREADABLE, "does not fit in memory")
 

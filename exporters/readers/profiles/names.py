@@ -93,7 +93,8 @@ def collective_of(kernel_name: str) -> str:
 @lru_cache(maxsize=4096)
 def op_named(text: str) -> str:
     """The op that a collective's name speaks of, in any spelling (`_allgather_base`)."""
-    flat = re.sub(r"[^a-z]", "", text.split("(", 1)[0].lower())
+    bare = text.replace("(anonymous namespace)::", "").split("(", 1)[0]
+    flat = re.sub(r"[^a-z]", "", bare.lower())
     return next((op for word, op in _WORDS if word in flat), UNKNOWN)
 
 

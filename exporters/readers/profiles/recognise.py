@@ -10,6 +10,7 @@ from typing import Final
 
 from exporters import reasons
 from exporters.readers.profiles import nsys
+from exporters.readers.profiles import table as t
 from exporters.readers.profiles.errors import ProfileError
 from exporters.readers.profiles.stream import GZIP_MAGIC, Source, unreadable
 
@@ -102,6 +103,11 @@ def rank_in_name(path: Path) -> int | None:
     stem = _SUFFIXES.sub("", path.name)
     found = _RANK.findall(stem)
     if found:
-        return int(found[-1])
+        return _small(found[-1])
     last = _LAST_NUMBER.search(stem)
-    return int(last[1]) if last else None
+    return _small(last[1]) if last else None
+
+
+def _small(digits: str) -> int | None:
+    number = int(digits[:9])
+    return number if number < t.MAX_RANK and len(digits) < 9 else None

@@ -48,7 +48,7 @@ def by_ends(whole: Joined, shares_clock: bool) -> list[Joined]:
     out = [_rows(whole, ~odd)] if (~odd).any() else []
     for members in components:
         part = _members(apart, members)
-        if len(members) < 2 or _fits(part).mean() < 1 - _ODD_SHARE:
+        if len(members) < 2 or not len(part) or _fits(part).mean() < 1 - _ODD_SHARE:
             empty = _rows(part, np.zeros(len(part), dtype=bool))
             out.append(replace(empty, unjoined=len(part), problem=_PROBLEM))
         else:
@@ -87,7 +87,7 @@ def _closeness(group: Joined, components: list[list[int]]) -> float:
 
 
 def _components(group: Joined) -> list[list[int]]:
-    """Positions of the ranks that leave together, pair by pair."""
+    """Positions of the ranks that leave together, pair by pair, on one clock."""
     size = len(group.ranks)
     left = set(range(size))
     out = []
@@ -100,14 +100,9 @@ def _components(group: Joined) -> list[list[int]]:
 
 
 def _together(group: Joined, one: int, two: int) -> bool:
-    ends = _deviation(group.end_ns[:, one] - group.end_ns[:, two])
-    starts = _deviation(group.start_ns[:, one] - group.start_ns[:, two])
+    ends = float(np.median(np.abs(group.end_ns[:, one] - group.end_ns[:, two])))
+    starts = float(np.median(np.abs(group.start_ns[:, one] - group.start_ns[:, two])))
     return ends <= max(_SLACK_NS / 4, _OF_START_SPREAD * starts)
-
-
-def _deviation(values: npt.NDArray[np.int64]) -> float:
-    """Median distance from the median."""
-    return float(np.median(np.abs(values - np.median(values))))
 
 
 def _rows(group: Joined, chosen: Mask) -> Joined:

@@ -28,6 +28,8 @@ GPU_KINDS: Final = (KERNEL, COLLECTIVE, FILL, COPY_D2H, COPY_H2D, COPY_OTHER)
 COLLECTIVE_KINDS: Final = (COLLECTIVE, HOST_COLLECTIVE)
 CPU_KINDS: Final = (RANGE, CALL)
 NOT_KNOWN: Final = -1
+MAX_RANK: Final = 1 << 20
+MAX_NUMBER: Final = 1 << 62  # of a sequence, of bytes: what is larger is no count of anything
 
 COLUMNS: Final[Mapping[str, type[np.generic]]] = {
     "rank": np.int32,
