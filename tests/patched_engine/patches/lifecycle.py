@@ -268,4 +268,4 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    e.run(main, stuck_seconds=90.0)
+    e.run(main, stuck_seconds=e.BUSY_SECONDS)

@@ -48,7 +48,7 @@ def run(
     folder: Path,
     version: str = "0.5.5",
     patches: str = ALL,
-    seconds: float = 60.0,
+    seconds: float = 200.0,
     **more: str,
 ) -> dict[str, Any] | None:
     """What the program printed; None where it stood still or had to be ended."""

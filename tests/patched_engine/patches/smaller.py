@@ -147,4 +147,4 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    e.run(main)
+    e.run(main, stuck_seconds=e.BUSY_SECONDS)

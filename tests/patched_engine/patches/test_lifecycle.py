@@ -36,9 +36,7 @@ def test_a_life(tmp_path, version):
             "tls": front.port,
             "ca": str(tmp_path / "ca.pem"),
         }
-        found = programs.run(
-            "lifecycle", json.dumps(ports), folder=tmp_path, version=version, seconds=120.0
-        )
+        found = programs.run("lifecycle", json.dumps(ports), folder=tmp_path, version=version)
     assert found is not None and found["faults"] == {}
 
     lines = found["settings"]["lines"]
