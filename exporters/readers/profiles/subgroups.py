@@ -18,6 +18,8 @@ from exporters.readers.profiles.joined import Joined
 # Ends of one collective are this close, or much closer than its starts.
 _SLACK_NS: Final = 20_000
 _OF_START_SPREAD: Final = 0.3
+# Clocks of two hosts run apart by this much over a record.
+_DRIFT_NS: Final = 100_000
 # So many rows may be odd (a rank taken off its GPU as it left) before groups are doubted.
 _ODD_SHARE: Final = 0.05
 
@@ -33,7 +35,8 @@ def by_ends(whole: Joined, shares_clock: bool) -> list[Joined]:
     """The group as it is where the ends of its symmetric collectives agree; else those that all
     ranks share, and the others by the subgroups that their ends form."""
     symmetric = _IS_SYMMETRIC[whole.op]
-    odd = symmetric & ~_fits(whole, 0.0 if shares_clock else _offset(whole, symmetric))
+    fits = _fits(whole) if shares_clock else _end_spread(whole, symmetric) <= _DRIFT_NS
+    odd = symmetric & ~fits
     if odd.sum() <= _ODD_SHARE * max(int(symmetric.sum()), 1):
         return [whole]
     if not shares_clock:
@@ -45,7 +48,10 @@ def by_ends(whole: Joined, shares_clock: bool) -> list[Joined]:
     close = _closeness(_rows(whole, odd), components)
     odd = symmetric & (_end_spread(whole) > close)
     apart = _rows(whole, odd)
-    out = [_rows(whole, ~odd)] if (~odd).any() else []
+    # Whose a rooted one is cannot be told by its ends, which need not agree.
+    shared = symmetric & ~odd
+    rooted = int((~symmetric).sum())
+    out = [replace(_rows(whole, shared), unjoined=whole.unjoined + rooted)] if shared.any() else []
     for members in components:
         part = _members(apart, members)
         if len(members) < 2 or not len(part) or _fits(part).mean() < 1 - _ODD_SHARE:
@@ -56,25 +62,20 @@ def by_ends(whole: Joined, shares_clock: bool) -> list[Joined]:
     return out
 
 
-def _fits(group: Joined, offset: Floats | float = 0.0) -> Mask:
-    """By row, whether all ranks leave together. Shape (n,)."""
-    start = group.start_ns - offset
-    starts = start.max(axis=1) - start.min(axis=1)
+def _fits(group: Joined) -> Mask:
+    """By row, whether all ranks leave together, on one clock. Shape (n,)."""
+    starts = group.start_ns.max(axis=1) - group.start_ns.min(axis=1)
     limit = np.maximum(_SLACK_NS, _OF_START_SPREAD * starts)
-    fits: Mask = _end_spread(group, offset) <= limit
+    fits: Mask = _end_spread(group) <= limit
     return fits
 
 
-def _offset(group: Joined, symmetric: Mask) -> Floats:
-    """Of each rank's clock to the first's, ns."""
-    chosen = group.end_ns[symmetric] if symmetric.any() else group.end_ns
-    offset: Floats = np.median(chosen - chosen[:, :1], axis=0)
-    return offset
-
-
-def _end_spread(group: Joined, offset: Floats | float = 0.0) -> Floats:
-    """By row, how far apart the ranks leave, ns. Shape (n,)."""
-    end = group.end_ns - offset
+def _end_spread(group: Joined, symmetric: Mask | None = None) -> Floats:
+    """By row, how far apart the ranks leave, ns. Shape (n,). With `symmetric`, but for what is the
+    same in all those rows: the offset between clocks."""
+    end = (group.end_ns - (group.end_ns.min() if len(group) else 0)).astype(np.float64)
+    if symmetric is not None and symmetric.any():
+        end = end - np.median(end[symmetric] - end[symmetric][:, :1], axis=0)
     spread: Floats = end.max(axis=1) - end.min(axis=1)
     return spread
 
