@@ -138,12 +138,23 @@ def _waits(profile: Profile, style: Style) -> list[str]:
             missing = f"; {group.unjoined} on some ranks only" if group.unjoined else ""
             clock = f"; no start skew: {group.clock}" if group.clock else ""
             lines += style.wrap(
-                f"{named}{group.joined} joined over {len(group.ranks)} ranks: {ops}"
+                f"{named}{group.joined} joined over ranks {ranges(group.ranks)}: {ops}"
                 f"{missing}{clock}",
                 _INDENT,
                 first="",
             )
     return lines
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """0-3, 6: sorted numbers with what follows on each other drawn together."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)
 
 
 def apart(rank: RankProfile) -> str:
