@@ -135,6 +135,6 @@ def main(arguments: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    # Without the patch it may stand still, and that is soon told; with it, only the machine is slow.
+    # Without the patch it may stand still; with it, only the machine can be slow.
     is_stock = os.environ.get("STALLSCOPE_PATCHES") == "none"
     e.run(main, stuck_seconds=e.STUCK_SECONDS if is_stock else e.BUSY_SECONDS)
