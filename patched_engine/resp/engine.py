@@ -11,7 +11,7 @@ from patched_engine.resp.results import KeyResult
 
 LOW_BYTES: Final = 4096  # requests smaller than this are gathered before they are sent
 PIPELINE_KEYS: Final = 64  # requests in flight on one connection
-WINDOW_BYTES: Final = 16 << 20  # bytes of values in flight on one connection, if more than one
+WINDOW_BYTES: Final = 32 << 20  # of values in flight on one connection: two chunks of the post's
 DRAIN_BYTES: Final = 64 << 20  # a wrong-size value up to this is read past, a longer one cut off
 
 
