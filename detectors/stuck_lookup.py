@@ -43,15 +43,18 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     """Design, Definitions: an entry older than 1.5 x its timeout in 3 pictures >= 1 s apart, same
     id, and at the server nothing outstanding for its connections.
 
-    A shard that is down explains what waits for it, and so does a wedged connection: silent then.
+    A shard that is down explains what waits for it, and so does a wedged connection: silent
+    then. With asynchronous loading also on the other ranks: what they prefetched for requests that
+    one rank never answers for is not freed, and their loops soon wait for memory.
     """
     found, _ = wedges(engine, snapshot)
     explained = {wedge.process.page for wedge in found}
+    explained |= {p.page for p in alive(engine) if uses_a_down_shard(p, snapshot)}
     chosen = pictures(snapshot)
     answers = [
         _judge_process(engine, process, chosen)
         for process in alive(engine)
-        if process.page not in explained and not uses_a_down_shard(process, snapshot)
+        if process.page not in explained and not (explained and process.info.get("async_loading"))
     ]
     abstained = next((answer for answer in answers if answer.abstained), Answer())
     return Answer(

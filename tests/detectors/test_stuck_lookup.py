@@ -14,6 +14,7 @@ from exporters.evaluator import worst_first
 from tests.detectors.client_pictures import (
     BLOCKING_SECONDS,
     CONNECTIONS,
+    INFO,
     LOOKUP_SECONDS,
     SHARD,
     clear,
@@ -145,6 +146,18 @@ def test_what_a_silent_rank_waits_for_says_nothing(liveness):
 def test_a_wedged_connection_explains_what_waits_behind_it():
     wedge = entry("get", 60.0, number=3)
     assert RULE(series(_stuck(wedge), shard())).findings == ()
+
+
+@pytest.mark.parametrize("kind", ["exists", "prefetch"])
+@pytest.mark.parametrize(("is_async", "fires"), [(False, True), (True, False)])
+def test_with_asynchronous_loading_a_wedge_of_another_rank_explains_it_too(is_async, fires, kind):
+    info = {**INFO, "async_loading": is_async}
+    other = rank(0, pending=(entry("get", 60.0, number=3),))
+    assert bool(RULE(series(_stuck(kind=kind, info=info), shard(), others=(other,))).findings) == (
+        fires
+    )
+    alone = series(_stuck(kind=kind, info=info), shard())
+    assert RULE(alone).findings != ()
 
 
 def test_a_wedge_of_a_younger_get_explains_it_too():
