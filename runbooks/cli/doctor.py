@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
-import os
 import sys
 from typing import Final
 
@@ -85,8 +85,8 @@ class _Doctor:
 def _say(text: str) -> None:
     """Progress, beside what is printed."""
     if sys.stderr is not None:
-        with open(os.dup(sys.stderr.fileno()), "w", errors="replace") as stream:
-            stream.write(f"stallscope doctor: {text}\n")
+        with contextlib.suppress(OSError, ValueError):
+            print(f"stallscope doctor: {text}", file=sys.stderr, flush=True)
 
 
 COMMAND: Command = _Doctor()
