@@ -145,8 +145,8 @@ def _engine(lab: psutil.Process) -> dict[str, psutil.Process]:
 
 def _restart(lab: psutil.Process, port: int) -> subprocess.Popen[bytes]:
     """End the lab's server as its operator would and start it again, on the same port."""
-    old = next(p for p in lab.children(recursive=True) if str(port) in p.cmdline())
-    command = old.cmdline()
+    old = next(p for p in lab.children(recursive=True) if f":{port}" in " ".join(p.cmdline()))
+    command = [old.exe(), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
     old.send_signal(signal.SIGTERM)
     old_is_gone = time.monotonic() + 5
     while old.is_running() and old.status() != psutil.STATUS_ZOMBIE:
