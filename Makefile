@@ -1,7 +1,7 @@
 # Two commands matter: `make demo` and `make test`. Each does all its own set-up in .venv.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint lint-style lint-types lint-arrows format
+.PHONY: help setup demo test test-vllm setup-vllm soak lint lint-style lint-types lint-arrows format
 
 BIN := .venv/bin
 SOURCES := patched_engine exporters detectors dashboards runbooks lab tests $(wildcard benchmarks)
@@ -18,6 +18,12 @@ demo: setup ## the main job: two faults in a real lockstep engine, each diagnose
 
 test: setup ## the tests, under 15 minutes
 	@$(BIN)/python -m pytest -q --durations=10
+
+test-vllm: setup-vllm ## real vLLM on CPU with real LMCache, under 10 minutes
+	@STALLSCOPE_NEEDS_VLLM=1 .venv-vllm/bin/python -m pytest -q -p no:cacheprovider --durations=10 -m "vllm and not soak" tests/vllm
+
+setup-vllm: ## make or refresh .venv-vllm (test-vllm does it itself)
+	@bash requirements/setup-vllm.sh
 
 soak: setup ## the long runs whose result files are committed
 	@$(BIN)/python -m pip install --quiet --no-deps --only-binary :all: -r requirements/soak.txt
