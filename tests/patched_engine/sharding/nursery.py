@@ -1,6 +1,6 @@
 """Imports torch and LMCache once, then forks a process for each rank that a test asks for.
 
-Reads one JSON line a pod from its standard input, prints the pids; each rank then serves its socket.
+Reads one JSON line a pod from its standard input and prints the pids; each rank serves its socket.
 """
 
 from __future__ import annotations
