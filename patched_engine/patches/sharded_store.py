@@ -9,13 +9,15 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from patched_engine.patches import placeholders, refusals, resp_backend
 from patched_engine.patches.patch import Patch, require
 from patched_engine.sharding import agreement, marker, settings
-from patched_engine.sharding.group import Group, find_group
 from patched_engine.sharding.settings import SWITCH, ShardingRefused
+
+if TYPE_CHECKING:  # it needs torch, which not every process that lists the patches has
+    from patched_engine.sharding.group import Group
 
 logger = logging.getLogger("stallscope")
 _made: Final = itertools.count()
@@ -102,6 +104,8 @@ def prepare(config: Any, metadata: Any) -> Group | None:
         _agree(is_wanted, config, metadata)
     if not is_wanted:
         return None
+    from patched_engine.sharding.group import find_group
+
     group = find_group(metadata.world_size)
     if group is None:
         raise ShardingRefused(
