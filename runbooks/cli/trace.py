@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -76,6 +77,8 @@ class _Trace:
 
             return capture(args.capture, args.seconds, as_json=args.json)
 
+        # Nothing here multiplies matrices, and a process of one thread can be forked.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         from exporters.readers.profiles.errors import ProfileError
 
         try:
