@@ -242,7 +242,7 @@ def main() -> int:
     )
     report.notes.append("cold process each; memory is the sum over the process tree, 10 ms samples")
     report.notes.append(
-        "each tool uses all cores, and speed is judged by CPU, which other work on the machine does "
+        "each tool uses all cores, and speed is judged by CPU, which other work here does "
         "not stretch; ours: the median of three, rivals: one run"
     )
     report.notes.append(
