@@ -14,7 +14,7 @@ from runbooks.cli.commands import Command
 from runbooks.cli.parser import UsageError
 
 SCHEMA: Final = 1
-_SECONDS: Final = 14.0
+DEFAULT_SECONDS: Final = 14.0
 _EXAMPLES: Final = """examples:
   stallscope doctor                    what an engine started here would have
   stallscope doctor --all              each hook and what each patch is for, too
@@ -49,9 +49,9 @@ class _Doctor:
         parser.add_argument(
             "--timeout",
             type=float,
-            default=_SECONDS,
+            default=DEFAULT_SECONDS,
             metavar="S",
-            help=f"seconds for importing LMCache's modules ({_SECONDS:.0f})",
+            help=f"seconds for importing LMCache's modules ({DEFAULT_SECONDS:.0f})",
         )
         parser.add_argument("--all", action="store_true", help="every row and its facts")
         parser.add_argument("--json", action="store_true", help="one JSON object")
