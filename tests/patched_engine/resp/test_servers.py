@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from patched_engine.resp import ConnectError, EndpointError, Outcome, RespClient
+from patched_engine.resp import ConnectError, Deadlines, EndpointError, Outcome, RespClient
 from tests.patched_engine.resp.conftest import MakeClient
 from tests.patched_engine.resp.real_servers import KINDS, certificates, real_server
 
 SIZES = [0, 1, 63, 1000, 4095, 4096, 16_383, 16_384, 100_000, 3_000_000]
+
+PATIENT = Deadlines(10.0, 20.0, 30.0)  # it is not speed that is tried
 
 
 def value(size: int, seed: int) -> bytes:
@@ -44,7 +46,7 @@ def test_every_server(kind: str, io_threads: str, tls: bool, tmp_path: Path) -> 
             for protocol in ("2", "3"):
                 mark = "&" if "?" in server.url else "?"
                 url = f"{server.url}{mark}protocol={protocol}"
-                with RespClient(url, connections=3, engine=engine) as client:
+                with RespClient(url, connections=3, engine=engine, deadlines=PATIENT) as client:
                     assert client.check() == "PONG"
                     round_trip(client)
 
