@@ -22,6 +22,7 @@ from patched_engine.sharding.settings import SWITCH, ShardingRefused
 
 KEY: Final = "stallscope:shard"
 SIZE_BYTES: Final = 256
+_WRONG_TYPE: Final = "WRONGTYPE"
 _DEADLINES: Final = Deadlines(1.0, 2.0, 2.0)
 _AGAIN_SECONDS: Final = 2.0
 _KEPT_SECONDS: Final = 30.0
@@ -35,8 +36,9 @@ def mark(rank: int, world_size: int) -> bytes:
     return json.dumps(said, sort_keys=True).encode().ljust(SIZE_BYTES)
 
 
-def check(endpoint: Endpoint, rank: int, world_size: int) -> bool:
-    """Whether the shard could be asked. Leaves the mark where there is none.
+def check(endpoint: Endpoint, rank: int, world_size: int) -> str:
+    """ "" where the shard is this rank's, else why that cannot be told. Leaves the mark where there
+    is none.
 
     Raises ShardingRefused where the shard is another rank's, or of another number of ranks.
     """
@@ -47,17 +49,22 @@ def check(endpoint: Endpoint, rank: int, world_size: int) -> bool:
             # Two pods that begin at once write the same bytes, or the next look tells.
             stored = client.set([KEY], [mine])[0]
             result = client.get([KEY], [found])[0] if stored.ok else stored
-    if result.outcome is Outcome.WRONG_SIZE:
+    if result.outcome is Outcome.WRONG_SIZE or result.code == _WRONG_TYPE:
         raise ShardingRefused(f"{SWITCH}: {endpoint} has a {KEY} that is not ours: another shard")
     if not result.ok:
-        return False
+        return result.detail or str(result.outcome)
     if bytes(found) != mine:
         raise ShardingRefused(
-            f"{SWITCH}: {endpoint} is marked {bytes(found).decode(errors='replace').strip()}, but"
+            f"{SWITCH}: {endpoint} is marked {_shown(bytes(found))}, but"
             f" this is rank {rank} of {world_size}: check {{rank}} in remote_url, or delete {KEY}"
             " there after emptying that shard"
         )
-    return True
+    return ""
+
+
+def _shown(found: bytes) -> str:
+    """In one line, whatever it is."""
+    return ascii(found.decode(errors="backslashreplace").strip())[1:-1]
 
 
 class Watch:
@@ -80,11 +87,12 @@ class Watch:
 
     def begin(self) -> None:
         """Look now, then again and again in a thread. Raises ShardingRefused now, never later."""
-        self._look()
-        if not self._is_known:
+        why = self._look()
+        if why:
             logger.warning(
-                "stallscope: %s is not there: it is not used before it is known whose shard it is",
+                "stallscope: %s is not used before it is known whose shard it is: %s",
                 self._endpoint,
+                why,
             )
         threading.Thread(target=self._again, daemon=True, name="stallscope-shard-marker").start()
 
@@ -99,10 +107,13 @@ class Watch:
         """Look no more."""
         self._is_over.set()
 
-    def _look(self) -> None:
-        if check(self._endpoint, self._rank, self._world_size):
+    def _look(self) -> str:
+        why = check(self._endpoint, self._rank, self._world_size)
+        if not why:
             self._is_known = True
+            self._was_refused = False
             self._decide(True)
+        return why
 
     def _again(self) -> None:
         while not self._is_over.wait(_KEPT_SECONDS if self._is_known else _AGAIN_SECONDS):
@@ -110,8 +121,8 @@ class Watch:
                 self._look()
             except ShardingRefused as error:
                 self._is_known = False
-                if self._may_use or not self._was_refused:
-                    logger.error("stallscope: %s", error)
+                if not self._was_refused:
+                    logger.error("stallscope: it is not used any more: %s", error)
                 self._was_refused = True
                 self._decide(False)
             except Exception as error:
