@@ -177,6 +177,9 @@ def _rank(outcome: Outcome, stamped: StampedWait, rank: int) -> dict[str, Any]:
         "rank": rank,
         "wait_seconds": wait,
         "store_bytes": counters.get("store_bytes", 0),
+        "calls": {
+            name: counters.get(f"{name}_calls", 0) for name in ("store", "load", "lookup", "client")
+        },
         "load_bytes": counters.get("load_l1_bytes", 0) + counters.get("load_l2_bytes", 0),
         "charged_seconds": charged,
         "stamped_wait_seconds": stamped.wait_seconds[rank],
