@@ -9,6 +9,7 @@ from patched_engine.patches import (
     prefetch_keys,
     rank_url,
     refusals,
+    release_once,
     resp_backend,
     sharded_store,
 )
@@ -20,6 +21,7 @@ PATCHES: Final[tuple[Patch, ...]] = (
     prefetch_keys.PATCH,
     executor.PATCH,
     resp_backend.PATCH,
+    release_once.PATCH,
     sharded_store.PATCH,
     refusals.PATCH,
 )
