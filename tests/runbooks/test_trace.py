@@ -163,18 +163,18 @@ def test_the_page_stands_alone(tmp_path: Path, late_file: tuple[Run, Path]) -> N
 
 
 def test_names_cannot_break_the_page(tmp_path: Path) -> None:
-    event = {
-        "ph": "X",
-        "cat": "kernel",
-        "name": "<script>x</script>",
-        "ts": 1,
-        "dur": 9,
-        "args": {},
-    }
+    wicked = "<script>x</script>"
+    events = [
+        {"ph": "X", "cat": "kernel", "name": wicked, "ts": 1, "dur": 9, "args": {}},
+        {"ph": "X", "cat": "user_annotation", "name": wicked, "ts": 0, "dur": 900, "args": {}},
+        {"ph": "X", "cat": "kernel", "name": "b", "ts": 800, "dur": 9, "args": {}},
+    ]
     path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": [event]}))
+    path.write_text(json.dumps({"traceEvents": events}))
     stallscope("trace", path, "--html", tmp_path / "r.html")
-    assert "<script>" not in (tmp_path / "r.html").read_text()
+    text = (tmp_path / "r.html").read_text()
+    assert "&lt;script&gt;x" in text, "the range over the gap"
+    assert wicked not in text
 
 
 def test_metrics_parse_and_agree(tmp_path: Path, late_file: tuple[Run, Path]) -> None:

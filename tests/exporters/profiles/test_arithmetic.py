@@ -11,9 +11,13 @@ pytest.importorskip("msgspec")
 
 import numpy as np
 
+from detectors.late_in_profile import CLEAR
+from exporters.profile import LateRank
 from exporters.readers.profiles import intervals
 from exporters.readers.profiles import table as t
 from exporters.readers.profiles.joined import Joined
+from exporters.readers.profiles.late import late_rank
+from exporters.readers.profiles.load import Recording
 from exporters.readers.profiles.names import OP_INDEX
 from exporters.readers.profiles.subgroups import by_ends
 from exporters.readers.profiles.waits import waits_of
@@ -93,6 +97,46 @@ def test_clocks_that_differ_are_seen_from_the_ends() -> None:
     assert not waits.clock.shared
     assert "leaves before the last has come" in waits.clock.reason
     assert waits.by_skew is None
+
+
+def recording(whole: Joined) -> Recording:
+    nothing = t.table_of({"start_ns": []})
+    return Recording(nothing, (), (), whole.ranks, 0, True, True, t.Device(), (), ())
+
+
+def late_of(delays_ms: list[tuple[int, int]], ranks: int = 8) -> LateRank:
+    """Collectives in which one rank each comes late: (rank, ms)."""
+    start = [
+        [100 * i + (ms if r == rank else 0) for r in range(ranks)]
+        for i, (rank, ms) in enumerate(delays_ms)
+    ]
+    end = [[100 * i + ms + 1] * ranks for i, (_, ms) in enumerate(delays_ms)]
+    whole = group("all_gather", start, end)
+    found = late_rank(recording(whole), [waits_of(whole, True)], 1.0, CLEAR)
+    assert found is not None
+    return found
+
+
+def test_a_rank_must_come_last_often_and_not_only_cost_most() -> None:
+    # 61% of the wait, but last to half of the collectives that hold most of it.
+    often = [(0, 2)] * 20 + [(1 + i % 7, 1) for i in range(26)]
+    late = late_of(often)
+    assert (late.rank, late.charged_share > 0.6, late.chance < 1e-3) == (0, True, True)
+    assert late.last_share == pytest.approx(0.5)
+    assert not late.is_clear
+    assert late_of([(0, 2)] * 30 + [(1 + i % 7, 1) for i in range(10)]).is_clear
+
+
+def test_too_few_collectives_name_nobody() -> None:
+    assert not late_of([(0, 2)] * 9, ranks=2).is_clear
+    assert late_of([(0, 2)] * 12, ranks=2).is_clear
+
+
+def test_what_the_others_lose_is_per_rank() -> None:
+    late = late_of([(3, 2)] * 30)
+    assert late.charged_seconds == pytest.approx(30 * 7 * 0.002)
+    assert late.lost_share == pytest.approx(0.06)
+    assert late.agrees
 
 
 def test_two_halves_on_one_stream_are_not_one_group() -> None:

@@ -202,6 +202,29 @@ def test_negative_durations_and_odd_events_are_counted_out(tmp_path: Path) -> No
         assert said in damaged.detail
 
 
+def test_negative_durations_in_a_database(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    write_nsys(simulate(3), path)
+    db = sqlite3.connect(path)
+    rows = db.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()[0]
+    db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start - 5 WHERE rowid = 3")
+    db.commit()
+    db.close()
+    profile, unseen, _, _ = read([path], (), CLEAR)
+    assert any("1 with a negative duration" in u.detail for u in unseen)
+    assert sum(k.calls for k in profile.kernels if k.kind != "copy") == rows - 1
+
+
+def test_a_range_open_for_the_whole_run_makes_no_gpu_idle(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    work = [kernel(1000.0 + 10 * i, duration=9.0) for i in range(100)]
+    whole = {"ph": "X", "cat": "user_annotation", "name": "run", "ts": 0.0, "dur": 9e6}
+    path.write_bytes(trace([*work, whole]))
+    profile, _, _, _ = read([path], (), CLEAR)
+    assert profile.wall_seconds == pytest.approx(999e-6)
+    assert profile.ranks[0].idle_share == pytest.approx(0.1, abs=0.01)
+
+
 def test_odd_bytes_in_names(tmp_path: Path) -> None:
     path = tmp_path / "rank0.json"
     raw = trace([kernel(10.0 * i, name="g%%") for i in range(20)])
