@@ -95,7 +95,6 @@ def soak(folder: Path, seconds: float) -> Watched:
         url = f"redis://127.0.0.1:{lab.shard_port()}"
         with _exporter(pages, url) as exporter:
             _watch(lab, exporter, seconds, watched)
-        watched.result = lab.result(seconds=60)
     finally:
         end(lab)
     return watched
@@ -125,7 +124,7 @@ def _watch(
                     row = (process.memory_info().rss, process.num_fds(), process.num_threads())
                 watched.samples.setdefault(name, []).append((elapsed, *row))
             time.sleep(max(0.0, 1.0 - (time.monotonic() - began - elapsed)))
-        lab.process.wait(timeout=60)
+        watched.result = lab.result(seconds=90)  # the restarted server lives until then
     finally:
         for process in (hog, server):
             if process is not None:
