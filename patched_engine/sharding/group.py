@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from importlib import metadata
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
 from patched_engine.sharding.record import RECORD_BYTES
+from patched_engine.sharding.settings import SWITCH, ShardingRefused
+
+VLLM_VERSIONS: Final = ("0.31.0", "0.32.0", "0.33.0")
+"""Releases whose PCP group is as this takes it; 0.32.0 is the one the tests run."""
 
 
 class LoadAborted(RuntimeError):
@@ -55,6 +60,18 @@ class Group:
                 continue
 
 
+def check_vllm() -> None:
+    """Raises ShardingRefused for a vLLM whose sources nobody has looked at."""
+    try:
+        version = metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        version = "without a version"
+    if version.partition("+")[0] not in VLLM_VERSIONS:
+        raise ShardingRefused(
+            f"{SWITCH}: vLLM {version} is not known; {', '.join(VLLM_VERSIONS)} are"
+        )
+
+
 def find_group(world_size: int) -> Group | None:
     """The group of this worker, or None where there is none (yet).
 
@@ -62,6 +79,7 @@ def find_group(world_size: int) -> Group | None:
     """
     parallel_state = sys.modules.get("vllm.distributed.parallel_state")
     if parallel_state is not None:
+        check_vllm()
         try:
             group = parallel_state.get_pcp_group()
         except (AssertionError, AttributeError):
