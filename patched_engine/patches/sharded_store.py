@@ -88,6 +88,22 @@ def apply(module: Any) -> None:
         return client
 
     LookupClientFactory.create_lookup_client = staticmethod(asking_every_rank)
+    when_imported("lmcache.integration.vllm.vllm_service_factory", _name_longest_prompt)
+
+
+def _name_longest_prompt(module: Any) -> None:
+    """vLLM knows its longest prompt: so it is checked at start whether L1 can hold its share."""
+    stock = module.VllmServiceFactory.get_or_create_metadata
+
+    @functools.wraps(stock)
+    def naming(self: Any) -> Any:
+        config = self.lmcache_config
+        if settings.is_wanted(config):
+            longest = int(self.vllm_config.model_config.max_model_len)
+            config.extra_config.setdefault(settings.MAX_PROMPT, longest)
+        return stock(self)
+
+    module.VllmServiceFactory.get_or_create_metadata = naming
 
 
 def prepare(config: Any, metadata: Any) -> Group | None:
@@ -186,6 +202,7 @@ PATCH: Final = Patch(
     touches=(
         "LMCacheEngineBuilder.get_or_create",
         "LookupClientFactory.create_lookup_client",
+        "VllmServiceFactory.get_or_create_metadata",
         "a sharded engine's store, lookup, retrieve, async_lookup_and_prefetch,"
         " cleanup_memory_objs and post_init",
     ),
