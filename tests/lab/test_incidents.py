@@ -17,8 +17,6 @@ from tests.lab.incident_cells import (
 pytest.importorskip("torch")
 pytest.importorskip("lmcache")
 
-# The machine may be busy with others: the limit itself is held under make soak.
-BUSY_SECONDS = 4.0
 # Synchronous and asynchronous, seeds that draw either rank; the whole matrix is under make soak.
 ONCE = (
     Cell("lost-completion", 2, False, 3, "0.5.5"),
@@ -36,7 +34,8 @@ def test_diagnose_names_it_first(cell: Cell) -> None:
     if answer.struck == TRIES:
         pytest.skip(f"the stock client lost a completion in {TRIES} runs running (upstream #5547)")
     assert answer.is_right, answer.line()
-    assert answer.seconds <= NAMED_WITHIN_SECONDS + BUSY_SECONDS, answer.line()
+    # A machine on which several want each CPU is so much slower; the matrix holds the limit itself.
+    assert answer.seconds <= NAMED_WITHIN_SECONDS * max(1.0, answer.load), answer.line()
 
 
 def test_every_client_incident_is_tried() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def test_ten_minutes_without_a_finding() -> None:
             )
             if name in JUDGED and found.upper_per_hour >= MOST_PER_HOUR:
                 grown.append(lines[-1])
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    lines += ["", f"at its end {load:.1f} processes wanted each CPU"]
     print("\n".join(lines), flush=True)
     data = {
         "page_events": events,
