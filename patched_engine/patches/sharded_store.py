@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from patched_engine.hooks.wrap import when_imported
 from patched_engine.patches import placeholders, refusals, resp_backend
 from patched_engine.patches.patch import Patch, require
 from patched_engine.sharding import agreement, marker, settings
