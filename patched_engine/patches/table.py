@@ -42,6 +42,12 @@ NOTES: Final = {
         f"{_PATCH_TESTS}/test_resp_backend.py, {_PATCH_TESTS}/test_lifecycle.py,"
         " tests/lab/test_patched_chaos.py",
     ),
+    "release-once": Note(
+        "a load releases its chunks and the end of its request releases them again: on 0.5.5 with"
+        " asynchronous loading the next hit of that prompt in L1 ends the engine, otherwise chunks"
+        " that others still use can be evicted",
+        f"{_PATCH_TESTS}/test_release_once.py",
+    ),
     "sharded-store": Note(
         "one rank stores every byte of an MLA model while the others wait for it, or each stores"
         " its own copy of all",

@@ -184,7 +184,8 @@ def patched_run(tmp_path: Path, *arguments: str) -> Iterator[Run]:
 class Deletions:
     """The keys that are deleted at a server, in order, as its own keyspace events tell."""
 
-    def __init__(self, server: redis.Redis) -> None:
+    def __init__(self, port: int) -> None:
+        server = redis.Redis(port=port)  # no timeout: a busy machine must not end the listening
         server.config_set("notify-keyspace-events", "Eg")
         self.keys: list[str] = []
         self._events = server.pubsub(ignore_subscribe_messages=True)
@@ -195,7 +196,7 @@ class Deletions:
     def _listen(self) -> None:
         with contextlib.suppress(redis.RedisError, OSError, ValueError):  # the run's end
             while True:
-                event = self._events.get_message(timeout=0.1)
+                event = self._events.get_message(timeout=None)
                 if event is not None:
                     self.keys.append(event["data"].decode())
 

@@ -43,10 +43,11 @@ def missing_key(tmp_path: Path, version: str, *more: str) -> None:
     arguments = ("--incident", "missing-key", "--incident-after", "4", "--ranks", "4")
     arguments += ("--seconds", "10", "--rate", "3")
     with patched_run(tmp_path, *arguments, "--lmcache", version, *more) as run:
-        deletions = Deletions(run.server())
+        deletions = Deletions(run.port)
         report, rows = run.result()
     is_right(report, rows)
     assert report["incident_seconds"] is not None
+    until(lambda: bool(deletions.keys), 5, "the server told of no DEL")
     (deleted,) = deletions.keys
     struck = int(deleted.split("@")[2])
     names = chunk_names(rows, 4, struck)
