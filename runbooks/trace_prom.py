@@ -15,7 +15,7 @@ def exposition(report: TraceReport) -> str:
     profile = report.profile
     ranks = profile.ranks
     lines = [
-        *_family(catalog.PROFILE_WALL, [({}, profile.wall_seconds)]),
+        *_family(catalog.PROFILE_WALL, [({}, profile.wall_seconds)] if ranks else []),
         *_family(catalog.PROFILE_WAIT, _per_rank(ranks, [r.wait_seconds for r in ranks])),
         *_family(catalog.PROFILE_CHARGED, _per_rank(ranks, [r.charged_seconds for r in ranks])),
         *_family(catalog.PROFILE_BUSY, _per_rank(ranks, [r.busy_seconds for r in ranks])),

@@ -134,15 +134,14 @@ def _report(args: argparse.Namespace) -> int:
     from runbooks.trace_report import make_trace_report
 
     report = make_trace_report(expand(args.files), args.rank)
-    if report.answered:
-        if args.html:
-            from runbooks.trace_html import page
+    if args.html and report.answered:
+        from runbooks.trace_html import page
 
-            _write(args.html, page(report))
-        if args.prom:
-            from runbooks.trace_prom import exposition
+        _write(args.html, page(report))
+    if args.prom:  # without answers too: what cannot be told must vanish, not go stale
+        from runbooks.trace_prom import exposition
 
-            _write(args.prom, exposition(report))
+        _write(args.prom, exposition(report))
     emit(json.dumps(report.as_json()) if args.json else trace_text(report, style()))
     return report.exit_code
 

@@ -197,6 +197,18 @@ def test_metrics_parse_and_agree(tmp_path: Path, late_file: tuple[Run, Path]) ->
     assert list(tmp_path.iterdir()) == [target]
 
 
+def test_metrics_of_nothing_leave_no_old_figures(
+    tmp_path: Path, late_file: tuple[Run, Path]
+) -> None:
+    target = tmp_path / "stallscope.prom"
+    stallscope("trace", late_file[1], "--prom", target)
+    empty = tmp_path / "empty.json"
+    empty.write_bytes(b"")
+    assert stallscope("trace", empty, "--prom", target).code == exit_codes.UNSEEN
+    samples = [line for line in target.read_text().splitlines() if not line.startswith("#")]
+    assert samples == ["stallscope_profile_unseen 1"]
+
+
 def test_a_file_that_cannot_be_written_is_one_line(
     tmp_path: Path, late_file: tuple[Run, Path]
 ) -> None:
