@@ -22,6 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.vllm)
+            item.add_marker(pytest.mark.timeout(900))  # a start takes a minute on an idle machine
 
 
 @pytest.fixture(scope="session", autouse=True)
