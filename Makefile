@@ -44,5 +44,5 @@ lint-arrows: setup
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix $(SOURCES); $(BIN)/ruff format $(SOURCES)
 
-bench-%: setup ## one measurement beside its rivals: bench-page, bench-resp, bench-kernels (QUICK=1: under a minute)
+bench-%: setup ## one measurement beside its rivals: bench-page, bench-resp, bench-kernels, bench-trace (QUICK=1: under a minute)
 	@$(BIN)/python -m benchmarks.$(subst -,_,$*)
