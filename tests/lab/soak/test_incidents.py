@@ -57,7 +57,7 @@ def _write(answers: list[Answer], again: list[Answer], cells_in_all: int) -> Non
         *(a.line() for a in answers),
     ]
     if again:
-        lines += ["", "these answers were late or wrong, and the cell was run again:"]
+        lines += ["", "late or wrong: to be run again, and counted above only once that is done:"]
         lines += [a.line() for a in again]
     data = {"cells": cells_in_all, "right": right, "late": late, "repeated": repeated}
     data |= {"answers": [a.as_json() for a in answers], "run_again": [a.as_json() for a in again]}
