@@ -13,15 +13,14 @@ from typing import Any
 from lab.settings import CHUNK_TOKENS
 from tests.lab.runs import end, leftovers, start
 
-# Short prompts and an L1 that holds few of them: loads come from the shards soon, and often.
-STREAM = ("--l1-memory", "6", "--prompt-tokens", "2048-6144")
-# What all ranks may be late for each other without one of them being to blame, on a busy machine.
-SKEWS = ("store-skew", "straggler-rank")
+# An L1 of the pod that holds few prompts, whatever W: loads come from the shards soon, and often.
+LEAST_TOKENS, MOST_TOKENS = 1024, 3072  # of a prompt, for each rank
+POD_L1_MIB, LEAST_L1_MIB = 12, 2
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is run. `is_long` is long enough to decide about stragglers too."""
+    """What is run."""
 
     ranks: int
     is_async: bool
@@ -31,10 +30,12 @@ class Cell:
 
     def arguments(self, seconds: int, rate: float) -> tuple[str, ...]:
         chosen = ("--ranks", str(self.ranks), "--shards", str(self.shards))
+        prompts = ("--prompt-tokens", f"{LEAST_TOKENS * self.ranks}-{MOST_TOKENS * self.ranks}")
+        l1 = ("--l1-memory", str(max(LEAST_L1_MIB, POD_L1_MIB // self.ranks)))
         incident = ("--incident", self.incident) if self.incident else ()
         loading = ("--async",) if self.is_async else ()
         length = ("--seconds", str(seconds), "--rate", str(rate))
-        return (*STREAM, *chosen, *incident, *loading, *length, "--lmcache", self.version)
+        return (*prompts, *l1, *chosen, *incident, *loading, *length, "--lmcache", self.version)
 
     def __str__(self) -> str:
         loading = "async" if self.is_async else "sync"

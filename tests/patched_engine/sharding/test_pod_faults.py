@@ -17,7 +17,10 @@ pytest.importorskip("lmcache")
 
 CELLS = pytest.mark.parametrize("cell", PARAMETERS)
 ASYNC = pytest.mark.parametrize("cell", [one for one in PARAMETERS if one.values[0].is_async])
-COLLECTIVE_SECONDS = 20
+COLLECTIVE_SECONDS = 6
+# A rank whose neighbour in gloo's ring is alive learns of the death by the timeout alone, and then
+# only when it is given a CPU.
+BUSY_SECONDS = 3
 
 
 @CELLS
@@ -80,7 +83,7 @@ def test_a_killed_rank_ends_the_load_of_the_others(cell: Cell, nursery_of: MakeN
             assert loaded.pop(1)["error"] == "dead"
             for one in loaded:
                 assert one["error"] == "LoadAborted", one
-                assert one["seconds"] < COLLECTIVE_SECONDS
+                assert one["seconds"] < COLLECTIVE_SECONDS + BUSY_SECONDS
                 assert f"of {width}:" in one["why"] and "failed" in one["why"]
             # Nothing of the load is kept on those that are left.
             left = [rank for rank in range(width) if rank != 1]
@@ -99,7 +102,10 @@ def test_a_rank_that_is_interrupted_leaves_its_group(nursery_of: MakeNursery) ->
             made.one(1, "inject", "interrupt")
             first, second = made.all("load", "a", 1, tokens(4))
             assert second["error"] == "dead" and "KeyboardInterrupt" in second["why"]
-            assert first["error"] == "LoadAborted" and first["seconds"] < COLLECTIVE_SECONDS
+            assert (
+                first["error"] == "LoadAborted"
+                and first["seconds"] < COLLECTIVE_SECONDS + BUSY_SECONDS
+            )
 
 
 @ASYNC
