@@ -102,6 +102,19 @@ def test_l2_hits_are_in_l1_afterwards(place: Place) -> None:
         assert new["load_l2_chunks"] == old["load_l2_chunks"]
         assert new["load_l1_chunks"] > old["load_l1_chunks"]
     assert all(place.pod.all("l1_is_right", seed, tokens(chunks)))
+    # A read that brings a part of what was found keeps that part.
+    seed = place.stored(chunks)
+    place.pod.all("empty_l1")
+    if place.cell.is_async:
+        place.pod.all("inject", "slow_get", 0.25)
+    asked = place.pod.all("ask", "part", seed, tokens(chunks))
+    place.delete(seed, chunks - 1)
+    found = min(place.pod.all("answer", "part") if place.cell.is_async else asked)
+    place.pod.all("heal")
+    place.pod.are_right(place.pod.load("part", seed, found), tokens(chunks - 1))
+    names = place.pod.one(0, "keys", seed, tokens(chunks))
+    held = {name for state in place.pod.all("state") for name in state["l1"]}
+    assert set(names) & held == set(names[:-1])
     place.pod.is_clean()
 
 

@@ -129,12 +129,13 @@ def test_a_prefetch_that_fails_is_answered_at_once(cell: Cell, nursery_of: MakeN
             faults = made.one(1, "state")["faults"]
             assert any("sharded prefetch from RemoteBackend" in name for name in faults)
             # Half of it in L1, half in L2, and the GET of that fails: what L1 has is loaded.
-            made.store(2, tokens(chunks))
-            made.all("empty_l1")
-            assert made.bring("half", 2, tokens(width)) == tokens(width)
-            made.one(1, "inject", "prefetch", 0, False)
-            assert made.bring("half", 2, tokens(chunks)) == tokens(width + 1)
-            made.one(1, "heal")
+            for seed, where in ((2, "prefetch"), (3, "contains")):
+                made.store(seed, tokens(chunks))
+                made.all("empty_l1")
+                assert made.bring("half", seed, tokens(width)) == tokens(width)
+                made.one(1, "inject", where, 0, False)
+                assert made.bring("half", seed, tokens(chunks)) == tokens(width + 1)
+                made.one(1, "heal")
             made.is_clean()
 
 
