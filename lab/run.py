@@ -382,7 +382,8 @@ def _chunks(tokens: int) -> int:
 
 def _fit(settings: Settings, longest_tokens: int) -> Settings:
     """L1 must take the longest prompt with what is still on its way to L2, or LMCache drops it."""
-    needed = int(1.5 * _chunks(longest_tokens)) * settings.chunk_bytes
+    owners = settings.ranks if settings.engine == "sharded" else 1
+    needed = -(-3 * _chunks(longest_tokens) // (2 * owners)) * settings.chunk_bytes
     return replace(settings, l1_bytes=max(settings.l1_bytes, needed))
 
 
