@@ -6,6 +6,7 @@ from typing import Final
 
 from patched_engine.patches import (
     executor,
+    longest_prompt,
     prefetch_keys,
     rank_url,
     refusals,
@@ -23,6 +24,7 @@ PATCHES: Final[tuple[Patch, ...]] = (
     resp_backend.PATCH,
     release_once.PATCH,
     sharded_store.PATCH,
+    longest_prompt.PATCH,
     refusals.PATCH,
 )
 

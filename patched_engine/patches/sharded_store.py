@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from patched_engine.hooks.wrap import when_imported
 from patched_engine.patches import placeholders, refusals, resp_backend
 from patched_engine.patches.patch import Patch, require
 from patched_engine.sharding import agreement, marker, settings
@@ -89,22 +88,6 @@ def apply(module: Any) -> None:
         return client
 
     LookupClientFactory.create_lookup_client = staticmethod(asking_every_rank)
-    when_imported("lmcache.integration.vllm.vllm_service_factory", _name_longest_prompt)
-
-
-def _name_longest_prompt(module: Any) -> None:
-    """vLLM knows its longest prompt: so it is checked at start whether L1 can hold its share."""
-    stock = module.VllmServiceFactory.get_or_create_metadata
-
-    @functools.wraps(stock)
-    def naming(self: Any) -> Any:
-        config = self.lmcache_config
-        if settings.is_wanted(config):
-            longest = int(self.vllm_config.model_config.max_model_len)
-            config.extra_config.setdefault(settings.MAX_PROMPT, longest)
-        return stock(self)
-
-    module.VllmServiceFactory.get_or_create_metadata = naming
 
 
 def prepare(config: Any, metadata: Any) -> Group | None:
@@ -203,7 +186,6 @@ PATCH: Final = Patch(
     touches=(
         "LMCacheEngineBuilder.get_or_create",
         "LookupClientFactory.create_lookup_client",
-        "VllmServiceFactory.get_or_create_metadata",
         "a sharded engine's store, lookup, retrieve, async_lookup_and_prefetch,"
         " cleanup_memory_objs and post_init",
     ),

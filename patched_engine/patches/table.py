@@ -53,6 +53,11 @@ NOTES: Final = {
         " its own copy of all",
         "tests/patched_engine/sharding",
     ),
+    "longest-prompt": Note(
+        "a sharded engine starts with an L1 that a long prompt does not fit: each such prompt is"
+        " then loaded in part",
+        "tests/vllm/test_pcp.py",
+    ),
     "refusals": Note(
         "a setting that cannot work leaves the engine running without its cache, each request"
         " waiting out the lookup timeout",

@@ -42,11 +42,13 @@ TROUBLE = re.compile(
 
 @dataclass
 class Answer:
-    """One request's answer: HTTP status, seconds, the log-probabilities of what it generated."""
+    """One request's answer: HTTP status, seconds, the log-probabilities of what it generated, and
+    those of the likeliest first tokens, which the prompt's KV alone decides."""
 
     status: int
     seconds: float
     logprobs: list[float] = field(default_factory=list)
+    first: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Server:
             "max_tokens": OUTPUT_TOKENS,
             "temperature": 0,
             "ignore_eos": True,
-            "logprobs": 1,
+            "logprobs": 5,
         }
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}/v1/completions",
@@ -77,8 +79,17 @@ class Server:
                 said: dict[str, Any] = json.load(reply)
         except urllib.error.HTTPError as error:
             return Answer(error.code, time.monotonic() - begun)
-        logprobs = said["choices"][0]["logprobs"]["token_logprobs"]
-        return Answer(200, time.monotonic() - begun, logprobs)
+        logprobs = said["choices"][0]["logprobs"]
+        return Answer(
+            200,
+            time.monotonic() - begun,
+            logprobs["token_logprobs"],
+            logprobs["top_logprobs"][0],
+        )
+
+    def lines(self, text: str) -> list[str]:
+        """Lines of the log that have this text."""
+        return [line for line in self.log.read_text(errors="replace").splitlines() if text in line]
 
     def trouble(self) -> list[str]:
         """Lines of the log that no good run has."""

@@ -10,7 +10,7 @@ import pytest
 
 from exporters.readers.pages import PageFolder
 from patched_engine.hooks.work import owned_chunks
-from tests.vllm.server import CONNECTOR, MULTI, Server, prompt, serve
+from tests.vllm.server import CONNECTOR, MULTI, Answer, Server, prompt, serve
 
 RANKS = 2
 CHUNK_TOKENS = 64
@@ -27,7 +27,7 @@ BASE = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
 }
 # A cold answer and another one of the same prompt differ by up to 0.1 with this model.
-CLOSE = 0.3
+CLOSE = 0.2
 
 
 def as_in_the_post(url: str) -> dict[str, str]:
@@ -49,8 +49,11 @@ def workers(server: Server) -> dict[int, object]:
     return {s.process.rank: s for s in samples if "worker" in s.process.roles}
 
 
-def is_close(one: list[float], other: list[float]) -> bool:
-    return max(abs(a - b) for a, b in zip(one, other, strict=True)) <= CLOSE
+def is_close(one: Answer, other: Answer) -> bool:
+    """Most of the likeliest first tokens are the same, and as likely. (Of what is generated after
+    them, two cold runs differ: this model's tokens are nearly alike.)"""
+    same = one.first.keys() & other.first.keys()
+    return len(same) >= 3 and all(abs(one.first[t] - other.first[t]) <= CLOSE for t in same)
 
 
 def check_stored(server: Server) -> None:
@@ -71,7 +74,8 @@ def check_loaded(server: Server, tier: str) -> None:
         counters = sample.process.counters
         assert counters[f"load_{tier}_chunks"] == owned_chunks(0, CHUNKS, rank, RANKS), counters
         assert counters["load_tokens"] == CHUNKS * CHUNK_TOKENS
-        assert counters["lookup_timeouts"] == 0 and counters["hook_faults"] == 0
+        assert counters["lookup_timeouts"] == 0
+    assert server.lines("is counted") == []  # no fault of ours
 
 
 def test_sharded(mla: Path, shards, tmp_path: Path) -> None:
@@ -99,10 +103,10 @@ def test_sharded(mla: Path, shards, tmp_path: Path) -> None:
     answers = [cold, from_l1, from_l2, control, multi_cold, multi_l1, multi_l2]
     assert [answer.status for answer in answers] == [200] * len(answers)
     for answer in (from_l1, from_l2, control):
-        assert is_close(answer.logprobs, cold.logprobs)
+        assert is_close(answer, cold)
     for answer in (multi_l1, multi_l2):
-        assert is_close(answer.logprobs, multi_cold.logprobs)
-    assert not is_close(cold.logprobs, multi_cold.logprobs)  # or the comparison says nothing
+        assert is_close(answer, multi_cold)
+    assert not is_close(cold, multi_cold)  # or the comparison says nothing
 
 
 def test_stock_fails_the_same(mla: Path, shards, tmp_path: Path) -> None:
