@@ -44,5 +44,7 @@ lint-arrows: setup
 format: setup ## let ruff rewrite what it can
 	@$(BIN)/ruff check --fix $(SOURCES); $(BIN)/ruff format $(SOURCES)
 
+docs-metrics: setup ; @$(BIN)/python -m exporters.catalog_docs > docs/metrics.md ## docs/metrics.md from the catalog
+
 bench-%: setup ## one measurement beside its rivals: bench-page, bench-resp, bench-kernels, bench-trace (QUICK=1: under a minute)
 	@$(BIN)/python -m benchmarks.$(subst -,_,$*)
