@@ -10,10 +10,12 @@ from typing import get_args
 
 from exporters import catalog, page_layout, reasons
 from exporters.catalog import Metric
-from exporters.snapshot import Engine, Evaluation, Liveness, Process
+from exporters.saturation import command_sums, number, recent
+from exporters.snapshot import Engine, Evaluation, Liveness, Process, Shard, Snapshot
 
 PAGES_SOURCE = "pages"
 _NANOSECONDS = 1e9
+_MICROSECONDS = 1e6
 _STATES: tuple[str, ...] = get_args(Liveness)
 
 
@@ -37,9 +39,8 @@ def samples(evaluation: Evaluation, pages_dir: Path | None) -> Iterator[Sample]:
         yield from _collectives(engine)
     for shard in evaluation.snapshot.shards:
         yield Sample(catalog.SHARD_UP, (shard.url,), float(shard.up))
-        for name, metric in catalog.SHARD_FIGURES.items():
-            if name in shard.info:
-                yield Sample(metric, (shard.url,), shard.number(name))
+        yield from _shard(shard)
+        yield from _saturation(evaluation.snapshot, shard)
     yield from _sources(evaluation, pages_dir)
     yield from _findings(evaluation)
 
@@ -64,6 +65,39 @@ def _process(process: Process) -> Iterator[Sample]:
         yield Sample(catalog.PENDING, (*labels, kind), len(ages))
         if ages:
             yield Sample(catalog.PENDING_AGE, (*labels, kind), max(ages))
+
+
+def _shard(shard: Shard) -> Iterator[Sample]:
+    """What INFO says as it stands; a figure that this server does not have has no sample."""
+    at = (shard.url,)
+    for name, metric in catalog.SHARD_FIGURES.items():
+        if (value := number(shard.info, name)) is not None:
+            yield Sample(metric, at, value)
+    if shard.io_threads is not None:
+        yield Sample(catalog.SHARD_IO_THREADS, at, shard.io_threads)
+    if (active := number(shard.info, "used_active_time_main_thread")) is not None:
+        yield Sample(catalog.SHARD_ACTIVE, at, active)
+    if (loop := number(shard.info, "eventloop_duration_sum")) is not None:
+        yield Sample(catalog.SHARD_EVENT_LOOP, at, loop / _MICROSECONDS)
+    user = number(shard.info, "used_cpu_user_main_thread")
+    system = number(shard.info, "used_cpu_sys_main_thread")
+    if user is not None and system is not None:
+        yield Sample(catalog.SHARD_CPU, at, user + system)
+    for (command, name), value in command_sums(shard.info).items():
+        scale = _MICROSECONDS if name == "usec" else 1
+        yield Sample(catalog.SHARD_COMMAND_FIGURES[name], (*at, command), value / scale)
+
+
+def _saturation(snapshot: Snapshot, shard: Shard) -> Iterator[Sample]:
+    found = recent(snapshot, shard)
+    if found is None:
+        return
+    at = (shard.url,)
+    yield Sample(catalog.SHARD_SATURATION, (*at, "lower"), found.lower)
+    yield Sample(catalog.SHARD_SATURATION, (*at, "upper"), found.upper)
+    yield Sample(catalog.SHARD_SATURATION_INFO, (*at, found.basis), 1.0)
+    if found.command_share is not None:
+        yield Sample(catalog.SHARD_COMMAND_SHARE, at, found.command_share)
 
 
 def _collectives(engine: Engine) -> Iterator[Sample]:

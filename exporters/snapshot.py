@@ -199,7 +199,9 @@ class Shard:
     """One Valkey server as asked over its own protocol: reachable or not, INFO.
 
     `clients` and `keys` (key -> is there) are answers to the questions of the tick before; None
-    and empty where nothing was asked, or the server refused.
+    and empty where nothing was asked, or the server refused. `read_seconds` is when INFO came, on
+    our CLOCK_MONOTONIC; `io_threads` the configured number, main thread included, None where the
+    server does not say.
     """
 
     url: str
@@ -208,6 +210,8 @@ class Shard:
     info: Mapping[str, object] = field(default_factory=dict)
     clients: tuple[ShardClient, ...] | None = None
     keys: Mapping[str, bool] = field(default_factory=dict)
+    read_seconds: float = 0.0
+    io_threads: int | None = None
 
     def number(self, name: str) -> int:
         """A figure of INFO; 0 where it is not there."""

@@ -30,6 +30,7 @@ ASK_TIMEOUT_SECONDS: Final = 1.0
 # rhythm and take an answer that is late with the next tick.
 FIRST_WAIT_SECONDS: Final = 1.5
 LATER_WAIT_SECONDS: Final = 0.2
+CLIENT_NAME: Final = "stallscope"
 MOST_KEYS: Final = 512  # of one question: an EXISTS each, well under a millisecond in all
 
 _MENDS: Final[Mapping[str, str]] = {
@@ -52,6 +53,8 @@ class ShardAsker:
         self._answer: Shard | None = None
         self._thread: threading.Thread | None = None
         self._asked_at_seconds = 0.0
+        self._is_nameless = False
+        self._io_threads: dict[str, int | None] = {}  # of the server's present life, by run id
 
     def ask(self, question: ShardQuestion | None = None) -> threading.Thread:
         """Begin a question unless one is under way; returns its thread."""
@@ -126,9 +129,8 @@ class ShardAsker:
 
         shown = self.url.shown
         try:
-            if self._client is None:
-                self._client = _client(self.url)
-            info = self._client.info()
+            info = self._sections()
+            read_seconds = time.monotonic()
         except redis.exceptions.RedisError as error:
             return Shard(shown, up=False, reason=reason_of(error))
         except Exception as error:  # whatever an answer that is no INFO does to the client
@@ -138,7 +140,46 @@ class ShardAsker:
             )
         if not isinstance(info, dict) or not ("redis_version" in info or "valkey_version" in info):
             return Shard(shown, up=False, reason=reasons.NOT_VALKEY)
-        return Shard(shown, up=True, info=info)
+        return Shard(
+            shown,
+            up=True,
+            info=info,
+            read_seconds=read_seconds,
+            io_threads=self._io_threads_of(str(info.get("run_id", ""))),
+        )
+
+    def _sections(self) -> object:
+        """INFO, all sections in one answer: naming several is an error before 7.0."""
+        import redis
+
+        if self._client is None:
+            self._client = _client(self.url, CLIENT_NAME)
+        try:
+            return self._client.info("all")
+        except redis.exceptions.NoPermissionError:
+            if self._is_nameless:
+                raise
+        # A user that may not name its connection may still ask.
+        self._is_nameless = True
+        self._client.close()
+        self._client = _client(self.url, None)
+        return self._client.info("all")
+
+    def _io_threads_of(self, run_id: str) -> int | None:
+        """The configured IO threads, None where it is not told. Asked once in a server's life: it
+        is fixed there, and a refusal is written to the server's ACL LOG each time."""
+        import redis
+
+        assert self._client is not None  # INFO was answered
+        if run_id not in self._io_threads:
+            try:
+                told = self._client.config_get("io-threads").get("io-threads")
+                self._io_threads = {run_id: int(told) if told is not None else None}
+            except (redis.exceptions.ResponseError, ValueError, AttributeError, TypeError):
+                self._io_threads = {run_id: None}
+            except (redis.exceptions.RedisError, OSError):
+                return None  # went away after INFO: asked again with the next
+        return self._io_threads[run_id]
 
 
 class Shards:
@@ -251,7 +292,7 @@ def reason_of(error: Exception) -> str:
     return reasons.UNREACHABLE if hung_up else reasons.NOT_VALKEY
 
 
-def _client(url: ShardUrl) -> redis.Redis:
+def _client(url: ShardUrl, name: str | None) -> redis.Redis:
     """A client of one connection that tries once: the next tick is the retry."""
     import redis
     from redis.backoff import NoBackoff
@@ -264,7 +305,7 @@ def _client(url: ShardUrl) -> redis.Redis:
         "socket_connect_timeout": ASK_TIMEOUT_SECONDS,
         "retry": Retry(NoBackoff(), 0),
         "protocol": 2,
-        "client_name": "stallscope",
+        "client_name": name,
         "max_connections": 1,
     }
     if url.unix_path:

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporters import reasons
-from exporters.catalog import METRICS
+from exporters.catalog import METRICS, SHARD_COMMAND_FIGURES, SHARD_COMMANDS, SHARD_FIGURES
 from exporters.server import STALE_AFTER_SECONDS, MetricsServer, TickCollector
 from exporters.snapshot import (
     Evaluation,
@@ -33,7 +33,19 @@ from exporters.ticker import Tick, Ticker
 from tests.detectors.pictures import engine, snapshot, worker
 
 FOLDER = Path("/pages")
-SHARD_INFO = dict.fromkeys(("loading", "evicted_keys", "used_memory", "maxmemory"), 1)
+SHARD_URL = "v-0:6379"
+
+
+def _shard(at_seconds):
+    """A shard whose main thread is busy half of the time."""
+    figures = (*SHARD_FIGURES, "used_cpu_sys_main_thread", "used_cpu_user_main_thread")
+    command = dict.fromkeys(SHARD_COMMAND_FIGURES, 1)
+    info = {
+        **dict.fromkeys((*figures, "eventloop_duration_sum"), 1),
+        "used_active_time_main_thread": at_seconds / 2,
+        **{f"cmdstat_{name}": command for name in (*SHARD_COMMANDS, "ping")},
+    }
+    return Shard(SHARD_URL, True, info=info, read_seconds=at_seconds, io_threads=4)
 
 
 def _evaluation(size=2):
@@ -65,7 +77,7 @@ def _evaluation(size=2):
     picture = dataclasses.replace(
         picture,
         shards=(
-            Shard("v-0:6379", True, info=SHARD_INFO),
+            _shard(10.0),
             Shard("v-1:6379", False, reasons.TIMEOUT),
         ),
         unseen=(
@@ -73,6 +85,8 @@ def _evaluation(size=2):
             Unseen("x.page", reasons.TORN, "1 record"),
         ),
     )
+    earlier = dataclasses.replace(picture, shards=(_shard(5.0),))
+    picture = dataclasses.replace(picture, earlier=(earlier,))
     finding = Finding("straggler-rank", "critical", "text", 1, None, "e", 12.0)
     return Evaluation(
         picture,
@@ -161,13 +175,14 @@ def test_it_is_compressed_for_who_takes_that():
 
 
 def test_the_series_of_one_page_stay_within_the_budget():
-    """Under 100 a worker, 250 the scheduler, at five operations and every kind pending."""
+    """Under 100 a worker, 250 the scheduler, 90 a shard, at five operations and every kind."""
     with _serving(_Fixed(_evaluation(8))) as url:
         series = [dict(labels) for _, labels in _scrape(url)]
     for rank in map(str, range(8)):
         own = [s for s in series if s.get("rank") == rank and s.get("role") != "scheduler"]
         assert len(own) < 100
     assert len([s for s in series if s.get("role") == "scheduler"]) < 250
+    assert 20 < len([s for s in series if s.get("shard") == SHARD_URL]) < 90
 
 
 def test_values_are_those_of_the_tick():
@@ -190,6 +205,9 @@ def test_values_are_those_of_the_tick():
     assert value("finding_since_seconds", finding="straggler-rank", **where) == 12
     assert value("finding_evaluable", finding="store-skew") == 0
     assert value("shard_up", shard="v-1:6379") == 0
+    assert value("shard_main_thread_saturation", shard=SHARD_URL, bound="lower") == 0.5
+    assert value("shard_main_thread_saturation_info", shard=SHARD_URL, basis="active_time") == 1
+    assert value("shard_commands_total", shard=SHARD_URL, command="other") == 1
     assert value("source_up", source="v-1:6379") == 0
     assert value("source_up", source="v-0:6379") == 1
     assert value("source_up", source="pages") == 1

@@ -160,3 +160,18 @@ def test_many_dead_ones_cost_no_more_than_one():
             _read(shards)
         assert threading.active_count() <= before + 9
         shards.close()
+
+
+def test_the_io_threads_are_asked_once_in_a_servers_life():
+    """Told where CONFIG may be run; where only PING and INFO may, that costs nothing else, and the
+    refusals do not fill the ACL LOG."""
+    with valkey_server("--io-threads", "2") as port, redis.Redis(port=port) as client:
+        client.execute_command("ACL SETUSER reader on >pass ~* -@all +ping +info")
+        for given, expected in (("", 2), ("reader:pass@", None)):
+            shards = Shards([f"redis://{given}127.0.0.1:{port}"])
+            for _ in range(3):
+                [shard], unseen, _ = _read(shards)
+                assert (shard.up, shard.io_threads, unseen) == (True, expected, [])
+            shards.close()
+        denied = [e for e in client.acl_log() if e["object"] == "config|get"]
+        assert [e["count"] for e in denied] == [1]
