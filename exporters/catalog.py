@@ -184,6 +184,20 @@ PENDING_AGE: Final = _gauge(
     "pending table",
     (*_PROCESS, "kind"),
 )
+PATCH_INFO: Final = _gauge(
+    "patch_info",
+    "",
+    "1 for what became of each patch: applied, not_needed, refused, waiting, off, or other.",
+    "page",
+    (*_PROCESS, "patch", "state"),
+)
+KEY_NAMESPACE_INFO: Final = _gauge(
+    "key_namespace_info",
+    "",
+    "1, with the fingerprint of the process's cache keys: only where it is equal are they shared.",
+    "LMCache hook",
+    (*_PROCESS, "fingerprint"),
+)
 
 _JOINED: Final = "joined rings; see the label"
 COLLECTIVE_WAIT: Final = _counter(
@@ -417,6 +431,8 @@ _OTHERS: Final = (
     TORN_RECORDS,
     PENDING,
     PENDING_AGE,
+    PATCH_INFO,
+    KEY_NAMESPACE_INFO,
     COLLECTIVE_WAIT,
     COLLECTIVE_CHARGED,
     COLLECTIVE_LAST,

@@ -16,6 +16,9 @@ from exporters.snapshot import Engine, Evaluation, Liveness, Process, Shard, Sna
 PAGES_SOURCE = "pages"
 _NANOSECONDS = 1e9
 _MICROSECONDS = 1e6
+_MOST_PATCHES = 16
+_MOST_LABEL = 64  # characters
+_PATCH_STATES = frozenset(("applied", "not_needed", "refused", "waiting", "off"))
 _STATES: tuple[str, ...] = get_args(Liveness)
 
 
@@ -65,6 +68,21 @@ def _process(process: Process) -> Iterator[Sample]:
         yield Sample(catalog.PENDING, (*labels, kind), len(ages))
         if ages:
             yield Sample(catalog.PENDING_AGE, (*labels, kind), max(ages))
+    yield from _facts(process, labels)
+
+
+def _facts(process: Process, labels: tuple[str, ...]) -> Iterator[Sample]:
+    """What a page says of itself in words: cut short, since whatever wrote it may say anything."""
+    listed = process.info.get("patches")
+    if isinstance(listed, dict):
+        states = {str(name)[:_MOST_LABEL]: str(text) for name, text in listed.items()}
+        for name, text in list(states.items())[:_MOST_PATCHES]:
+            state = text.partition(":")[0].replace(" ", "_")
+            told = state if state in _PATCH_STATES else "other"
+            yield Sample(catalog.PATCH_INFO, (*labels, name, told), 1.0)
+    fingerprint = process.info.get("key_fingerprint")
+    if isinstance(fingerprint, str) and fingerprint:
+        yield Sample(catalog.KEY_NAMESPACE_INFO, (*labels, fingerprint[:_MOST_LABEL]), 1.0)
 
 
 def _shard(shard: Shard) -> Iterator[Sample]:

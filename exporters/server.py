@@ -50,7 +50,7 @@ class TickCollector(Collector):
             for sample in found:
                 family.add_sample(
                     family.name + suffix,
-                    dict(zip(metric.labels, sample.labels, strict=True)),
+                    dict(zip(metric.labels, map(_encodable, sample.labels), strict=True)),
                     sample.value,
                 )
             yield family
@@ -66,6 +66,11 @@ class TickCollector(Collector):
         yield Sample(catalog.TICK_DURATION, (), tick.duration_seconds)
         if age_seconds <= STALE_AFTER_SECONDS:
             yield from samples(tick.evaluation, self._pages_dir)
+
+
+def _encodable(label: str) -> str:
+    """A page's JSON may hold half a surrogate pair, which would cost the whole scrape."""
+    return label.encode("utf-8", "replace").decode()
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -24,6 +24,8 @@ SIZE = 2
 ONLY_WHILE = {
     catalog.PENDING_AGE: "an operation is pending",
     catalog.COLLECTIVE_OPEN: "a collective is open",
+    catalog.PATCH_INFO: "the process takes patches",
+    catalog.KEY_NAMESPACE_INFO: "the process has built its cache engine",
     catalog.SOURCE_INFO: "a source is not wholly read",
     catalog.FINDING: "a finding stands",
     catalog.FINDING_SINCE: "a finding stands",
@@ -80,7 +82,8 @@ def lockstep_pages(folder, shard_url):
     now = time.monotonic_ns()
     pages = []
     for rank in range(SIZE):
-        page = PageFile(folder / f"{rank}.page", worker_info(rank, SIZE, shard_url=shard_url))
+        info = worker_info(rank, SIZE, shard_url=shard_url, key_fingerprint="0123")
+        page = PageFile(folder / f"{rank}.page", {**info, "patches": {"release-once": "applied"}})
         for number in range(1, 11):
             arrive = now - (20 - number) * SECOND // 10 + rank * SECOND // 100
             depart = now - (20 - number) * SECOND // 10 + 2 * SECOND // 100

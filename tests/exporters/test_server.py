@@ -16,7 +16,15 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporters import reasons
-from exporters.catalog import METRICS, SHARD_COMMAND_FIGURES, SHARD_COMMANDS, SHARD_FIGURES
+from exporters.catalog import (
+    KEY_NAMESPACE_INFO,
+    METRICS,
+    PATCH_INFO,
+    SHARD_COMMAND_FIGURES,
+    SHARD_COMMANDS,
+    SHARD_FIGURES,
+)
+from exporters.metrics import samples
 from exporters.server import STALE_AFTER_SECONDS, MetricsServer, TickCollector
 from exporters.snapshot import (
     Evaluation,
@@ -33,6 +41,15 @@ from exporters.ticker import Tick, Ticker
 from tests.detectors.pictures import engine, snapshot, worker
 
 FOLDER = Path("/pages")
+# More patches than there are, and what no writer of ours leaves.
+FACTS = {
+    "patches": {
+        **{f"patch-{i}": "not needed: because" for i in range(15)},
+        "x" * 500: ["?"],
+        "one-too-many": "applied",
+    },
+    "key_fingerprint": "0123456789abcdef",
+}
 SHARD_URL = "v-0:6379"
 
 
@@ -70,8 +87,8 @@ def _evaluation(size=2):
         for i, kind in enumerate(("store", "load", "lookup", "exists", "get", "set", "prefetch"))
     )
     processes = (
-        *(worker(r, size, pending=pending) for r in range(size)),
-        dataclasses.replace(worker(0, size), roles=("scheduler",), rank=None),
+        *(worker(r, size, pending=pending, info=FACTS) for r in range(size)),
+        dataclasses.replace(worker(0, size, info=FACTS), roles=("scheduler",), rank=None),
     )
     picture = snapshot(engine(size, groups, None, processes))
     picture = dataclasses.replace(
@@ -199,6 +216,10 @@ def test_values_are_those_of_the_tick():
     process = {"engine": "e", "role": "worker", "rank": "0"}
     assert value("process_state", **process, state="alive") == 1
     assert value("process_state", **process, state="dead") == 0
+    assert value("patch_info", **process, patch="patch-3", state="not_needed") == 1
+    assert value("patch_info", **process, patch="x" * 64, state="other") == 1
+    assert not [at for at in found if ("patch", "one-too-many") in at[1]]
+    assert value("key_namespace_info", **process, fingerprint="0123456789abcdef") == 1
     assert value("pending_oldest_age_seconds", **process, kind="get") == 5.0
     where = {"engine": "e", "rank": "1", "shard": "", "severity": "critical"}
     assert value("finding", finding="straggler-rank", **where) == 1
@@ -214,6 +235,22 @@ def test_values_are_those_of_the_tick():
     assert value("source_info", source="v-1:6379", reason="timeout") == 1
     assert value("source_info", source="x.page", reason="torn") == 1
     assert ("stallscope_source_up", (("source", "x.page"),)) not in found  # read, but for a record
+
+
+@pytest.mark.parametrize("facts", [{}, {"patches": "all", "key_fingerprint": 7}])
+def test_a_page_without_those_facts_has_no_series_of_them(facts):
+    picture = snapshot(engine(1, processes=(worker(0, 1, info=facts),)))
+    found = {s.metric.name for s in samples(Evaluation(picture, (), ()), FOLDER)}
+    assert "stallscope_steps_total" in found
+    assert not {PATCH_INFO.name, KEY_NAMESPACE_INFO.name} & found
+
+
+def test_a_name_that_is_no_text_costs_nobody_elses_metrics():
+    facts = {"patches": {"\ud800": "applied", "x" * 65: "off", "x" * 64: "off"}}
+    picture = snapshot(engine(1, processes=(worker(0, 1, info=facts, engine_id="\udcff"),)))
+    with _serving(_Fixed(Evaluation(picture, (), ()))) as url:
+        found = [at for at in _scrape(url) if at[0] == PATCH_INFO.name]
+    assert sorted(dict(labels)["patch"] for _, labels in found) == ["?", "x" * 64]
 
 
 def test_a_folder_that_cannot_be_read_leaves_no_value_behind():
