@@ -15,9 +15,17 @@ from runbooks.cli.diagnose import FOLDER_VARIABLE
 from runbooks.cli.parser import UsageError
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9477"
+ALL: Final = "all"
+PAGES: Final = "pages"
+SHARDS: Final = "shards"
+ROLES: Final = (ALL, PAGES, SHARDS)
+MOST_SHARDS: Final = 1024
+_RANK: Final = "{rank}"
 _EXAMPLES: Final = """examples:
   stallscope exporter --from /dev/shm/stallscope
   stallscope exporter --listen 0.0.0.0:9477 --valkey redis://valkey-0:6379
+  stallscope exporter --collect pages --from /dev/shm/stallscope
+  stallscope exporter --collect shards --valkey 'resp://valkey-{rank}:6379' --shards 8
   curl -s http://127.0.0.1:9477/metrics | grep stallscope_finding
 """
 
@@ -40,7 +48,20 @@ class _Exporter:
             action="append",
             default=[],
             metavar="URL",
-            help="a cache shard; once for each shard",
+            help="a cache shard; once for each shard, or once with {rank} in it and --shards",
+        )
+        parser.add_argument(
+            "--shards",
+            type=int,
+            metavar="N",
+            help="how many shards a --valkey URL with {rank} in it stands for, from rank 0",
+        )
+        parser.add_argument(
+            "--collect",
+            choices=ROLES,
+            default=ALL,
+            help="pages: a pod's sidecar, which asks no shard; shards: one for the whole fleet, "
+            f"which reads no page (default: {ALL} that is given)",
         )
         parser.add_argument(
             "--listen",
@@ -54,8 +75,10 @@ class _Exporter:
 
     def run(self, args: argparse.Namespace) -> int:
         host, port = listen_address(args.listen)
-        pages_dir = _pages_dir(args.source, args.valkey)
-        _check_urls(args.valkey)
+        urls = shard_urls(args.valkey, args.shards)
+        _check_role(args.collect, args.source, urls)
+        pages_dir = None if args.collect == SHARDS else _pages_dir(args.source, urls)
+        _check_urls(urls)
 
         from exporters.server import MetricsServer
         from exporters.ticker import Ticker
@@ -64,7 +87,7 @@ class _Exporter:
 
         # Blocked before any thread starts, so that all inherit it and `sigwait` below gets them.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-        ticker = Ticker(live_evaluator(pages_dir, tuple(args.valkey)))
+        ticker = Ticker(live_evaluator(pages_dir, tuple(urls)))
         try:
             server = MetricsServer(ticker, pages_dir, host, port)
         except OSError as error:
@@ -108,6 +131,33 @@ def _pages_dir(given: str | None, valkey_urls: list[str]) -> Path | None:
     if fault := refusal(source):
         raise UsageError(f"--from: {fault}")
     return source.path
+
+
+def shard_urls(given: list[str], count: int | None) -> list[str]:
+    """The shards asked for, a URL with {rank} filled in for each of `count`. Raises UsageError."""
+    from exporters.readers.shard_url import without_credentials
+
+    templates = [url for url in given if _RANK in url]
+    if count is None:
+        if templates:
+            shown = without_credentials(templates[0])
+            raise UsageError(f"--valkey: {shown} stands for several shards; say how many: --shards")
+        return given
+    if not 1 <= count <= MOST_SHARDS:
+        raise UsageError(f"--shards: {count} is not a number from 1 to {MOST_SHARDS}")
+    if len(given) != 1 or not templates:
+        raise UsageError(f"--shards goes with one --valkey URL that has {_RANK} in it")
+    return [templates[0].replace(_RANK, str(rank)) for rank in range(count)]
+
+
+def _check_role(role: str, source: str | None, urls: list[str]) -> None:
+    """Each role collects its own half: a hundred sidecars would ask each shard a hundred times."""
+    if role == PAGES and urls:
+        raise UsageError("--collect pages asks no shard; leave out --valkey, or --collect")
+    if role == SHARDS and source is not None:
+        raise UsageError("--collect shards reads no page; leave out --from, or --collect")
+    if role == SHARDS and not urls:
+        raise UsageError("--collect shards needs --valkey URL")
 
 
 def _check_urls(urls: list[str]) -> None:
