@@ -25,7 +25,7 @@ _EXAMPLES: Final = """examples:
   stallscope exporter --from /dev/shm/stallscope
   stallscope exporter --listen 0.0.0.0:9477 --valkey redis://valkey-0:6379
   stallscope exporter --collect pages --from /dev/shm/stallscope
-  stallscope exporter --collect shards --valkey 'resp://valkey-{rank}:6379' --shards 8
+  stallscope exporter --collect shards --valkey 'resp://v-{rank}' --shards 8
   curl -s http://127.0.0.1:9477/metrics | grep stallscope_finding
 """
 
