@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 # Older values are not shown: a graph with a gap says more than one that stands still.
 STALE_AFTER_SECONDS = 10.0
+# Scrapes rendered at once; who gets no turn within the wait is told to come again.
+MOST_RENDERING = 8
+TURN_WAIT_SECONDS = 1.0
+RETRY_AFTER_SECONDS = 5
 
 
 class TickCollector(Collector):
@@ -101,12 +105,17 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 class MetricsServer:
-    """Serves /metrics and /-/healthy on one address until `stop`. Raises OSError if it is taken."""
+    """Serves /metrics, /-/healthy and /-/ready on one address until `stop`.
+
+    Raises OSError if it is taken.
+    """
 
     def __init__(self, ticker: Ticker, pages_dir: Path | None, host: str, port: int) -> None:
         registry = CollectorRegistry()
         registry.register(TickCollector(ticker.latest, pages_dir))
         self._metrics = make_wsgi_app(registry)
+        self._ticker = ticker
+        self._turns = threading.BoundedSemaphore(MOST_RENDERING)
         kind = _ServerV6 if ":" in host else _Server
         self._server = kind((host, port), _QuietHandler)
         self._server.set_app(self._answer)
@@ -133,9 +142,35 @@ class MetricsServer:
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
         if path == "/metrics":
-            answer: Iterable[bytes] = self._metrics(environ, start_response)
-            return answer
-        known = {"/": b"stallscope exporter: /metrics\n", "/-/healthy": b"ok\n"}
+            return self._scrape(environ, start_response)
+        if path == "/-/ready":
+            tick = self._ticker.latest()
+            if tick is None or time.monotonic() - tick.began_seconds > STALE_AFTER_SECONDS:
+                why = b"not ready: no tick has ended lately\n"
+                return _unavailable(start_response, why)
+        known = {
+            "/": b"stallscope exporter: /metrics\n",
+            "/-/healthy": b"ok\n",
+            "/-/ready": b"ready\n",
+        }
         status = "200 OK" if path in known else "404 Not Found"
         start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
         return [known.get(path, b"not found: /metrics is what is here\n")]
+
+    def _scrape(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if not self._turns.acquire(timeout=TURN_WAIT_SECONDS):
+            return _unavailable(start_response, b"too many scrapes at once\n")
+        try:
+            answer: Iterable[bytes] = self._metrics(environ, start_response)
+            return answer  # rendered whole
+        finally:
+            self._turns.release()
+
+
+def _unavailable(start_response: StartResponse, why: bytes) -> Iterable[bytes]:
+    headers = [
+        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Retry-After", str(RETRY_AFTER_SECONDS)),
+    ]
+    start_response("503 Service Unavailable", headers)
+    return [why]
