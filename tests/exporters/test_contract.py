@@ -131,7 +131,7 @@ def test_so_does_one_beside_a_live_lab(tmp_path):
 
     pages = tmp_path / "pages"
     pages.mkdir()
-    lab = start(tmp_path, "--ranks", "2", "--pages", str(pages), "--seconds", "20")
+    lab = start(tmp_path, "--ranks", "2", "--pages", str(pages), "--seconds", "60")
     try:
         urls = (f"redis://127.0.0.1:{lab.shard_port()}",)
         with exporting(pages, urls) as url:
