@@ -7,14 +7,13 @@ NVTX_INJECTION64_PATH. Each works without the others.
 
 from __future__ import annotations
 
-import threading
-
 from patched_engine import recorder, telemetry
+from patched_engine.locks import ForkSafeLock
 from patched_engine.telemetry import spans
 
 _installed = False
 _patched = False
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def install() -> bool:
@@ -45,6 +44,7 @@ def install() -> bool:
 
             for module in (lmcache_engine, lmcache_client, lmcache_async, sharding):
                 module.install()
+            resp_client.install_backend()
             if has_folder:  # these write to the page and nothing else
                 for module in (collectives, native_client, resp_client, steps):
                     module.install()

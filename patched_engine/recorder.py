@@ -10,13 +10,13 @@ import atexit
 import logging
 import os
 import socket
-import threading
 from collections import Counter
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from exporters import page_layout as layout
 from patched_engine import truncation_guard
+from patched_engine.locks import ForkSafeLock
 from patched_engine.page import Page, sweep_dead_pages
 
 FOLDER_VARIABLE = "STALLSCOPE_DIR"
@@ -30,7 +30,7 @@ patch_status: dict[str, str] = {}
 
 _page: Page | None = None
 _identity: dict[str, object] = {}  # who this process is, page or no page
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def folder() -> Path | None:
@@ -153,9 +153,8 @@ def _close_at_exit() -> None:
 
 
 def _forget_in_child() -> None:
-    global _page, _lock
+    global _page
     page, _page = _page, None
-    _lock = threading.Lock()  # another thread may have held it at the fork
     faults.clear()
     _identity.clear()
     if page is not None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import signal
-import threading
 from dataclasses import dataclass
+
+from patched_engine.locks import ForkSafeLock
 
 _SA_SIGINFO = 4
 _SA_NODEFER = 0x40000000
@@ -47,7 +48,7 @@ class Guard:
     active: bool
 
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _ranges: list[tuple[int, int]] = []
 _previous = _SigAction()
 _installed = False

@@ -7,11 +7,11 @@ agree on it however their pages came up. One sequence a group (design, Definitio
 from __future__ import annotations
 
 import itertools
-import threading
 from typing import Any
 
 from exporters import page_layout as layout
 from patched_engine import recorder
+from patched_engine.locks import ForkSafeLock
 from patched_engine.page import Page, Ring
 
 _RING_DROPS = layout.COUNTER_INDEX["ring_drops"]
@@ -61,7 +61,7 @@ class GroupTracker:
 
 
 _trackers: dict[Any, GroupTracker | None] = {}
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def tracker_of(group: Any) -> GroupTracker | None:

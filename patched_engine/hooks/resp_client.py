@@ -85,7 +85,11 @@ def _hook_backend(module: Any) -> None:
     )
 
 
-def install() -> None:
-    """Hook our client's calls and our backend, as they are imported."""
-    when_imported("patched_engine.resp.calls", _hook_calls)
+def install_backend() -> None:
+    """Hook our backend: what it moves goes to spans too, page or no page."""
     when_imported("patched_engine.resp.lmcache_backend", _hook_backend)
+
+
+def install() -> None:
+    """Hook our client's calls: they write to the page and nothing else."""
+    when_imported("patched_engine.resp.calls", _hook_calls)

@@ -12,11 +12,12 @@ import inspect
 import logging
 import os
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from patched_engine.locks import ForkSafeLock
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class Status:
     fallbacks: dict[str, int]
 
 
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 _fallbacks: Counter[str] = Counter()
 _ours = 0
 _original: Callable[..., Any] | None = None

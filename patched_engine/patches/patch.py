@@ -6,10 +6,11 @@ the expected shape. Anywhere else it does nothing and says so.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
+
+from patched_engine.locks import ForkSafeLock
 
 VERSIONS: Final = ("0.5.5", "0.5.6")
 """The LMCache releases whose code the patches were written against."""
@@ -66,7 +67,7 @@ class PatchState:
 
 
 _states: dict[str, PatchState] = {}
-_lock = threading.Lock()
+_lock = ForkSafeLock()
 
 
 def note(patch: Patch, state: str, why: str = "") -> None:

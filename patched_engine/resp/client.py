@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from patched_engine.locks import ForkSafeLock
 from patched_engine.resp.batches import BytesLike, Key, make_batch
 from patched_engine.resp.choose import EngineStatus, make_engine
 from patched_engine.resp.connection import ConnectError, encode, open_connection, receive_reply
@@ -296,7 +297,7 @@ class RespClient:
 
 
 _clients: weakref.WeakSet[RespClient] = weakref.WeakSet()
-_restarting: Final = threading.Lock()
+_restarting: Final = ForkSafeLock()
 
 
 def _restart(client: RespClient) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from tests.patched_engine.patches import engine as e
@@ -24,6 +25,15 @@ class Complaints(logging.Handler):
             self.lines.append(text)
 
 
+def _wait_until_stored(engine: Any) -> None:
+    """L2 holds each object until it has it."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        if all(item.get_ref_count() == 1 for item in e.l1(engine).hot_cache.values()):
+            return
+        time.sleep(0.01)
+
+
 def main(arguments: list[str]) -> dict[str, Any]:
     import torch
     from lmcache.v1 import memory_management
@@ -36,6 +46,7 @@ def main(arguments: list[str]) -> dict[str, Any]:
     tokens = list(range(e.LENGTH))
     kv = torch.randn(e.LAYERS, e.LENGTH, e.HEAD_SIZE).to(torch.bfloat16)
     engine.store(tokens, kvcaches=kv, req_id="r")
+    _wait_until_stored(engine)
     loads = []
     for number in range(HITS):
         request = f"hit {number}"
