@@ -69,7 +69,7 @@ def missing_key(tmp_path: Path, version: str, *more: str) -> None:
             assert row["hit_tokens"] > row["loaded_tokens"][struck]
 
 
-@pytest.mark.parametrize("loading", ["sync", "async"])
+@pytest.mark.parametrize("loading", ["sync", pytest.param("async", marks=pytest.mark.soak)])
 def test_a_missing_key_costs_the_chunks_behind_it(tmp_path: Path, loading: str) -> None:
     missing_key(tmp_path, "0.5.5", *(("--async",) if loading == "async" else ()))
 

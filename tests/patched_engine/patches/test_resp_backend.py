@@ -82,6 +82,6 @@ def test_a_load_larger_than_l1_brings_what_fits(tmp_path):
 def test_without_the_patch_a_load_larger_than_l1_never_ends(tmp_path):
     with valkey_server() as port:
         found = programs.run(
-            "faults", port, "l1-full", folder=tmp_path, patches=programs.NONE, seconds=12
+            "faults", port, "l1-full", folder=tmp_path, patches=programs.NONE, seconds=9
         )
     assert found is None
