@@ -1,6 +1,6 @@
 """Loading a prefix onto every rank: stock, the post's way, ours, and the limits of the hardware.
 
-    make bench-load [ARGUMENTS="--ranks 2 --device cpu"]
+    python -m benchmarks.load [--ranks 2] [--device cpu|cuda] [--share-gpu]
 
 Every rank is a process. The clock runs from the call until the last token is in the paged KV on the
 slowest rank. Contenders take turns within each round; `ours` is the code that `retrieve` calls.
@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,15 +47,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--ranks", type=int, default=2, help="processes, one GPU each (2)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default=_default_device())
+    parser.add_argument(
+        "--share-gpu",
+        action="store_true",
+        help="all ranks on one GPU, joined by gloo: shows that the bytes are right, not a speed",
+    )
     parser.add_argument("--rank", type=int, default=-1, help=argparse.SUPPRESS)
     parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.rank >= 0:
-        _rank(arguments.rank, arguments.ranks, arguments.device, Path(arguments.folder))
+        _rank(arguments)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.load", "--ranks", str(arguments.ranks)]
-        command += ["--device", arguments.device, "--folder", folder, "--rank"]
+        command += ["--device", arguments.device, "--folder", folder]
+        command += ["--share-gpu"] * arguments.share_gpu + ["--rank"]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         ranks = [
             subprocess.Popen([*command, str(rank)], env=environment)
@@ -67,7 +74,7 @@ def main() -> int:
             json.loads((Path(folder) / f"{rank}.json").read_text())
             for rank in range(arguments.ranks)
         ]
-    return _report(found, arguments.device).finish()
+    return _report(found, arguments.device, arguments.share_gpu).finish()
 
 
 def _default_device() -> str:
@@ -278,16 +285,20 @@ class _Bench:
             self.torch.cuda.synchronize()
 
 
-def _rank(rank: int, ranks: int, kind: str, folder: Path) -> None:
+def _rank(arguments: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
 
-    device = torch.device(kind, rank) if kind == "cuda" else torch.device("cpu")
-    if kind == "cuda":
+    rank, ranks, folder = arguments.rank, arguments.ranks, Path(arguments.folder)
+    is_gpu = arguments.device == "cuda"
+    device = torch.device("cpu")
+    if is_gpu:
+        device = torch.device("cuda", 0 if arguments.share_gpu else rank)
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
+    has_lmcache = _lmcache_or_a_stand_in()
     dist.init_process_group(
-        "nccl" if kind == "cuda" else "gloo",
+        "nccl" if is_gpu and not arguments.share_gpu else "gloo",
         init_method=f"file://{folder}/rendezvous",
         rank=rank,
         world_size=ranks,
@@ -314,16 +325,50 @@ def _rank(rank: int, ranks: int, kind: str, folder: Path) -> None:
                     seconds[name].append(float(slowest))
         found[str(chunks)] = seconds
         found[str(chunks)]["bytes"] = [float(bench.bytes)]
+        found[str(chunks)]["has_lmcache"] = [float(has_lmcache)]
         del bench
     (folder / f"{rank}.json").write_text(json.dumps(found))
     dist.barrier()
     os._exit(0)
 
 
-def _report(found: list[dict[str, dict[str, list[float]]]], device: str) -> Report:
+def _lmcache_or_a_stand_in() -> bool:
+    """Whether LMCache's memory objects are here; else a class with as much of them as is used."""
+    try:
+        import lmcache.v1.memory_management  # noqa: F401
+    except ImportError:
+        pass
+    else:
+        return True
+
+    class Facts:
+        def __init__(self, **facts: Any) -> None:
+            self.__dict__.update(facts)
+
+    class Memory:
+        def __init__(self, raw_data: Any, metadata: Any, parent_allocator: Any) -> None:
+            self.raw_data, self.meta = raw_data, metadata
+
+        @property
+        def tensor(self) -> Any:
+            return self.raw_data.view(self.meta.dtype).view(self.meta.shape)
+
+    module = types.ModuleType("lmcache.v1.memory_management")
+    vars(module).update(MemoryObjMetadata=Facts, TensorMemoryObj=Memory)
+    vars(module).update(MemoryFormat=SimpleNamespace(KV_MLA_FMT=None))
+    for name in ("lmcache", "lmcache.v1"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules[module.__name__] = module
+    return False
+
+
+def _report(found: list[dict[str, dict[str, list[float]]]], device: str, share_gpu: bool) -> Report:
     import torch
 
-    report = Report("load" if device == "cuda" else "load_cpu", ("chunks", *CONTENDERS))
+    name = "load_cpu" if device == "cpu" else "load_shared_gpu" if share_gpu else "load"
+    report = Report(name if len(found) > 1 else f"{name}_one_rank", ("chunks", *CONTENDERS))
+    if not found[0][str(CHUNK_COUNTS[0])]["has_lmcache"][0]:
+        report.notes.append("LMCache does not import here: a stand-in for its memory objects")
     report.versions = {"torch": torch.__version__, "device": _card(device)}
     report.notes.append(
         f"{len(found)} ranks on {device}; ms, medians of {ROUNDS} turns, the slowest rank;"
@@ -343,7 +388,7 @@ def _report(found: list[dict[str, dict[str, list[float]]]], device: str) -> Repo
         noise = abs(halves[0] - halves[1]) / min(halves)
         one_round = middle["rounds"] / -(-chunks // len(found))
         limit = WITHIN_LIMIT * max(middle["copies"], middle["rounds"]) + one_round
-        if device == "cuda":
+        if device == "cuda" and not share_gpu and len(found) > 1:
             report.bars += [
                 Bar(f"{chunks}: ours over its limit", middle["ours"] / limit, 1.0, noise=noise),
                 Bar(f"{chunks}: post / ours", paired["post"], FASTER_THAN_POST, "x", False, noise),
@@ -358,7 +403,8 @@ def _report(found: list[dict[str, dict[str, list[float]]]], device: str) -> Repo
             ]
         else:
             report.notes.append(
-                f"{chunks} chunks, times ours in the same turn: "
+                f"{chunks} chunks: ours over its limit {middle['ours'] / limit:.2f};"
+                " times ours in the same turn: "
                 + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in paired.items())
                 + f" (A/A {noise:.2f})"
             )
