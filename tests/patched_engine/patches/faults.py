@@ -18,24 +18,36 @@ from tests.patched_engine.patches import engine as e
 MISSING_CHUNK = 5
 ROOM_CHUNKS = 6
 LATE_SECONDS = 0.002
-LOOKUP_GIVEN_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
+LOOKUP_GIVEN_SECONDS = 3.0
 
 
 class LateReturn:
-    """Stands for a native client or an engine of ours: `submit...` returns 2 ms after the
-    completion may have come."""
+    """Stands for a native client or an engine of ours: `submit...` returns after the completion
+    was drained, or after a second if nobody drains it meanwhile."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
+        self._drained = threading.Event()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
+        if name.startswith("drain"):
+
+            def drain(*args: Any, **kwargs: Any) -> Any:
+                items = found(*args, **kwargs)
+                if items:
+                    self._drained.set()
+                return items
+
+            return drain
         if not name.startswith("submit"):
             return found
 
         def late(*args: Any, **kwargs: Any) -> Any:
             result = found(*args, **kwargs)
-            time.sleep(LATE_SECONDS)
+            self._drained.wait(DRAIN_SECONDS)
+            time.sleep(LATE_SECONDS)  # from the drained items to the entry that is not there yet
             return result
 
         return late
