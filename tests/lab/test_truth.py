@@ -30,7 +30,7 @@ def mooncake() -> Path:
     return path
 
 
-@pytest.mark.parametrize("version", ["0.5.5", "0.5.6"])
+@pytest.mark.parametrize("version", ["0.5.5", pytest.param("0.5.6", marks=pytest.mark.soak)])
 def test_a_healthy_run_loads_the_right_bytes_from_both_tiers(tmp_path: Path, version: str) -> None:
     result = run(
         tmp_path,
