@@ -13,6 +13,7 @@ import threading
 import time
 
 import patched_engine
+from tests.kv_connector import kv_connector
 
 CHUNK_TOKENS = 256
 LAYERS = 2
@@ -38,19 +39,7 @@ def main() -> None:
     import torch
     from lmcache.v1.cache_engine import LMCacheEngineBuilder
     from lmcache.v1.config import LMCacheEngineConfig
-    from lmcache.v1.gpu_connector.gpu_connectors import GPUConnectorInterface
     from lmcache.v1.metadata import LMCacheMetadata
-
-    class Connector(GPUConnectorInterface):
-        def batched_from_gpu(self, memory_objs, starts, ends, **kwargs):  # type: ignore[no-untyped-def]
-            for memory_obj, start, end in zip(memory_objs, starts, ends, strict=True):
-                memory_obj.tensor[0].copy_(kwargs["kvcaches"][:, start:end])
-
-        def batched_to_gpu(self, memory_objs=None, starts=None, ends=None, **kwargs):  # type: ignore[no-untyped-def]
-            for memory_obj, start, end in zip(memory_objs, starts, ends, strict=True):
-                kwargs["kvcaches"][:, start:end] = memory_obj.tensor[0]
-
-        from_gpu = to_gpu = get_shape = None  # abstract, and not on these paths
 
     config = LMCacheEngineConfig.from_defaults(
         chunk_size=CHUNK_TOKENS,
@@ -81,7 +70,7 @@ def main() -> None:
         kv_connector_extra_config={"lmcache_rpc_port": 0},
     )
     engine = LMCacheEngineBuilder.get_or_create(
-        "engine", config, metadata, Connector(), lambda *_: None, lambda *_: None
+        "engine", config, metadata, kv_connector(), lambda *_: None, lambda *_: None
     )
     engine.post_init()
     length = CHUNKS * CHUNK_TOKENS + TAIL_TOKENS

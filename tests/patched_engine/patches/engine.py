@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import patched_engine
+from tests.kv_connector import kv_connector
 
 CHUNK_TOKENS = 256
 LAYERS = 2
@@ -59,19 +60,7 @@ def build(
     import torch
     from lmcache.v1.cache_engine import LMCacheEngineBuilder
     from lmcache.v1.config import LMCacheEngineConfig
-    from lmcache.v1.gpu_connector.gpu_connectors import GPUConnectorInterface
     from lmcache.v1.metadata import LMCacheMetadata
-
-    class Connector(GPUConnectorInterface):
-        def batched_from_gpu(self, memory_objs, starts, ends, **kwargs):  # type: ignore[no-untyped-def]
-            for memory_obj, start, end in zip(memory_objs, starts, ends, strict=True):
-                memory_obj.tensor[0].copy_(kwargs["kvcaches"][:, start:end])
-
-        def batched_to_gpu(self, memory_objs=None, starts=None, ends=None, **kwargs):  # type: ignore[no-untyped-def]
-            for memory_obj, start, end in zip(memory_objs, starts, ends, strict=True):
-                kwargs["kvcaches"][:, start:end] = memory_obj.tensor[0]
-
-        from_gpu = to_gpu = get_shape = None  # abstract, and not on these paths
 
     config = LMCacheEngineConfig.from_defaults(
         chunk_size=CHUNK_TOKENS,
@@ -109,7 +98,7 @@ def build(
     )
     answers = Answers()
     engine = LMCacheEngineBuilder.get_or_create(
-        name or f"engine-{rank}", config, metadata, Connector(), lambda *_: None, lambda *_: None
+        name or f"engine-{rank}", config, metadata, kv_connector(), lambda *_: None, lambda *_: None
     )
     engine.post_init(**({"async_lookup_server": answers} if is_async else {}))
     return engine, answers

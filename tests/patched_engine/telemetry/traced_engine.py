@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import patched_engine
+from tests.kv_connector import kv_connector
 
 CHUNK_TOKENS = 256
 LAYERS = 2
@@ -60,28 +61,12 @@ def main() -> None:
     import torch
     from lmcache.v1.cache_engine import LMCacheEngineBuilder
     from lmcache.v1.config import LMCacheEngineConfig
-    from lmcache.v1.gpu_connector.gpu_connectors import GPUConnectorInterface
     from lmcache.v1.lookup_client.factory import LookupClientFactory
     from lmcache.v1.metadata import LMCacheMetadata
 
     from lab.engine import keep_sockets_in
 
     keep_sockets_in(Path.cwd())
-
-    class Connector(GPUConnectorInterface):
-        is_broken = False
-
-        def batched_from_gpu(self, memory_objs, starts, ends, **kwargs):  # type: ignore[no-untyped-def]
-            if self.is_broken:
-                raise ZeroDivisionError("a device that fails")
-            for memory_obj, start, end in zip(memory_objs, starts, ends, strict=True):
-                memory_obj.tensor[0].copy_(kwargs["kvcaches"][:, start:end])
-
-        def batched_to_gpu(self, memory_objs=None, starts=None, ends=None, **kwargs):  # type: ignore[no-untyped-def]
-            for memory_obj, start, end in zip(memory_objs, starts, ends, strict=True):
-                kwargs["kvcaches"][:, start:end] = memory_obj.tensor[0]
-
-        from_gpu = to_gpu = get_shape = None  # abstract, and not on these paths
 
     config = LMCacheEngineConfig.from_defaults(
         chunk_size=CHUNK_TOKENS,
@@ -116,7 +101,7 @@ def main() -> None:
         )
 
     facts = metadata("worker", RANK)
-    connector = Connector()
+    connector = kv_connector()
     engine = LMCacheEngineBuilder.get_or_create(
         "engine", config, facts, connector, lambda *_: None, lambda *_: None
     )
