@@ -77,8 +77,13 @@ class NativeClientHook:
             return
         client = args[0]
         client._client = ObservedNative(client._client, client)
-        page.add_poller(ConnectionWatch(page).poll)
-        page.add_poller(lambda: overdue.poll(page))
+        watch_client(page)
+
+
+def watch_client(page: Page, peer_port: int = 0) -> None:
+    """From now on the heartbeat lists a client's sockets and its late GETs."""
+    page.add_poller(ConnectionWatch(page, peer_port).poll)
+    page.add_poller(lambda: overdue.poll(page))
 
 
 class ConnectionWatch:

@@ -14,8 +14,7 @@ from patched_engine import recorder
 from patched_engine.hooks.lmcache_async import PrefetchGetHook
 from patched_engine.hooks.lmcache_client import ClientHook
 from patched_engine.hooks.lmcache_engine import RemotePutHook
-from patched_engine.hooks.native_client import ConnectionWatch
-from patched_engine.hooks.overdue import overdue
+from patched_engine.hooks.native_client import watch_client
 from patched_engine.hooks.wrap import FAILED, attach, observed_coroutine, when_imported
 from patched_engine.page import Page
 
@@ -64,8 +63,7 @@ class CallsHook:
             return
         status = args[0].client.status
         page.set_info({"resp_engine": f"{status.name}: {status.reason}"[:160]})
-        page.add_poller(ConnectionWatch(page, args[0].client.endpoint.port).poll)
-        page.add_poller(lambda: overdue.poll(page))
+        watch_client(page, args[0].client.endpoint.port)
 
 
 def _hook_calls(module: Any) -> None:

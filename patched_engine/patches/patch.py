@@ -82,12 +82,6 @@ def states() -> list[PatchState]:
         return list(_states.values())
 
 
-def forget() -> None:
-    """Start anew: for tests, and for a process that installs again."""
-    with _lock:
-        _states.clear()
-
-
 def code_names(function: Any) -> frozenset[str]:
     """Names that a function's code mentions, its inner functions included; empty if it has none."""
     code = getattr(getattr(function, "__func__", function), "__code__", None)

@@ -140,14 +140,9 @@ def _watch_shard(config: Any, group: Group) -> marker.Watch | None:
     if not url.startswith(resp_backend.SCHEMES):
         logger.warning("stallscope: %s: whose shard this is cannot be told", url.partition(":")[0])
         return None
-    from patched_engine.resp.url import parse_endpoint
+    from patched_engine.resp.url import endpoint_of
 
-    extra = config.extra_config
-    endpoint = parse_endpoint(
-        placeholders.fill(url, group.rank),
-        username=str(extra.get("username", "")),
-        password=str(extra.get("password", "")),
-    )
+    endpoint = endpoint_of(placeholders.fill(url, group.rank), config.extra_config)
     watch = marker.Watch(endpoint, group.rank, group.world_size)
     watch.begin()
     return watch

@@ -18,7 +18,7 @@ from lmcache.v1.storage_backend.connector.base_connector import RemoteConnector
 from patched_engine.resp.calls import RespCalls, count_present
 from patched_engine.resp.client import MOST_CONNECTIONS, RespClient, Results
 from patched_engine.resp.deadlines import Deadlines
-from patched_engine.resp.url import SettingError, parse_endpoint
+from patched_engine.resp.url import SettingError, endpoint_of
 
 logger = init_logger(__name__)
 
@@ -55,11 +55,7 @@ class RespConnector(RemoteConnector):
         super().__init__(config, metadata)
         threads = _threads(extra)
         self._on_failed_load = on_failed_load
-        self.endpoint = parse_endpoint(
-            url,
-            username=str(extra.get("username", "")),
-            password=str(extra.get("password", "")),
-        )
+        self.endpoint = endpoint_of(url, extra)
         self._pool = local_cpu_backend
         self._room_seconds = config.lookup_timeout_ms / 1e3 * _ROOM_SHARE
         self._stats = LMCStatsMonitor.GetOrCreate()

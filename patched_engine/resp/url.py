@@ -137,6 +137,15 @@ def parse_endpoint(
     )
 
 
+def endpoint_of(url: str, extra: Mapping[str, object]) -> Endpoint:
+    """The same with the credentials that LMCache's extra_config may name. Raises EndpointError."""
+    return parse_endpoint(
+        url,
+        username=str(extra.get("username", "")),
+        password=str(extra.get("password", "")),
+    )
+
+
 def _options(url: str, parts: SplitResult) -> dict[str, str]:
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if unknown := sorted(options.keys() - _OPTIONS):

@@ -120,7 +120,8 @@ class ShardedEngine(LMCacheEngine):
             "offsets": offsets,
             "request_configs": request_configs,
         }
-        chunks = chunks_of(self.token_database, **asked)
+        # Where the chunks lie; upstream makes the keys of those that it looks for.
+        chunks = chunks_of(self.token_database, make_key=False, **asked)
         mine = owned(chunks, shard.rank, shard.world_size)
         end = 0
         if mine:
