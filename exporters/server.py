@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +24,8 @@ from exporters.ticker import Tick, Ticker
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
+
+logger = logging.getLogger("stallscope")
 
 # Older values are not shown: a graph with a gap says more than one that stands still.
 STALE_AFTER_SECONDS = 10.0
@@ -88,6 +92,11 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        error = sys.exception()
+        if not isinstance(error, OSError):  # a client that went away is no news
+            logger.warning("a request from %s failed: %r", client_address, error)
 
 
 class _ServerV6(_Server):

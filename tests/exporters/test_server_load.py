@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 import time
 import urllib.error
@@ -109,4 +110,18 @@ def test_a_request_that_is_none_harms_nobody(request_bytes, capfd):
         while threading.active_count() > before and time.monotonic() < deadline:
             time.sleep(0.02)
         assert threading.active_count() <= before
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_clients_that_reset_their_connection_print_nothing(capfd):
+    with _serving() as (_, url):
+        port = int(url.rpartition(":")[2])
+        for _ in range(50):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                # A close that resets: the refusal of so long a line finds nobody.
+                linger = struct.pack("ii", 1, 0)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                with contextlib.suppress(OSError):
+                    connection.sendall(b"GET /" + b"x" * (1 << 17))
+        assert _status(f"{url}/metrics")[0] == 200
     assert "Traceback" not in capfd.readouterr().err
