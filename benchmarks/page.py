@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import QUICK, Bar, Report
+from benchmarks.report import QUICK, Bar, Report, take_no_arguments
 from exporters import page_layout as layout
 from patched_engine import recorder
 from patched_engine.hooks import lmcache_engine
@@ -241,6 +241,7 @@ def count_writes(page: Page, call: Callable[[], object]) -> int:
 
 
 def main() -> int:
+    take_no_arguments(__doc__)
     report = Report("page", ("write", "us", "A/A us", "x counter"))
     report.versions = {
         name: importlib.metadata.version(name)
@@ -265,4 +266,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,6 +7,7 @@ reported, not judged.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -98,6 +99,15 @@ class Report:
             )
         lines += [f"{key}: {value}" for key, value in _conditions(self.versions).items()]
         return "\n".join(lines)
+
+
+def take_no_arguments(doc: str | None) -> None:
+    """`--help` says what a bench measures; anything else on its line is refused (exit 2)."""
+    argparse.ArgumentParser(
+        description=doc,
+        epilog="QUICK=1 in the environment: a look in under a minute, not for the record",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args()
 
 
 def _conditions(versions: dict[str, str]) -> dict[str, object]:

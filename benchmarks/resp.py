@@ -30,7 +30,7 @@ os.environ.setdefault("LMCACHE_LOG_LEVEL", "ERROR")
 
 import redis
 
-from benchmarks.report import QUICK, Bar, Report
+from benchmarks.report import QUICK, Bar, Report, take_no_arguments
 from benchmarks.resp_contenders import (
     VALUE_BYTES,
     ClientName,
@@ -227,6 +227,7 @@ def _one_copy() -> float:
 
 
 def main() -> int:
+    take_no_arguments(__doc__)
     columns = (
         "cell",
         "native GB/s",

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.report import QUICK, Bar, Report
+from benchmarks.report import QUICK, Bar, Report, take_no_arguments
 from benchmarks.trace_files import LATE, write_kineto, write_nsys
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -236,6 +236,7 @@ def version(python: Path, package: str) -> str:
 
 
 def main() -> int:
+    take_no_arguments(__doc__)
     report = Report(
         "trace",
         ("input", "tool", "time", "by ours", "CPU", "peak memory", "by ours", "what it says"),

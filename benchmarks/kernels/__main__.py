@@ -18,6 +18,7 @@ import torch
 from benchmarks.kernels import colmajor, contenders, correctness, overlay_launcher, rivals, sanitize
 from benchmarks.kernels import report as reporting
 from benchmarks.kernels.suite import SHAPES
+from benchmarks.report import take_no_arguments
 from patched_engine.kernels.aot import CompileUnavailable
 
 COMMAND = "python -m benchmarks.kernels"
@@ -69,6 +70,7 @@ def _timing_runs(overlay: str, runs: int) -> list[dict[str, float]]:
 
 def main() -> int:
     """Run everything, print the table and the bars, write the result files; the exit status."""
+    take_no_arguments(__doc__)
     if not torch.cuda.is_available():
         print("no CUDA device is visible: run this on the card to be measured")
         return 2
