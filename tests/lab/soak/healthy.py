@@ -1,4 +1,4 @@
-"""A quarter of an hour of what healthy engines live through: the load, the disturbances, what is measured.
+"""A quarter of an hour of what healthy engines live through: load, disturbances, measurements.
 
 Rates change five times, one prompt is long, a shard is restarted, and for two minutes something
 else takes a CPU. Loading is asynchronous: with the synchronous client a stock engine loses a
