@@ -8,12 +8,11 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from patched_engine.patches import placeholders, refusals, resp_backend
 from patched_engine.patches.patch import Patch, require
-from patched_engine.sharding import agreement, marker, settings
+from patched_engine.sharding import agreement, marker, recompute, scheduler, settings
 from patched_engine.sharding.settings import SWITCH, ShardingRefused
 
 if TYPE_CHECKING:  # it needs torch, which not every process that lists the patches has
@@ -78,13 +77,14 @@ def apply(module: Any) -> None:
         if settings.is_wanted(config):
             try:
                 settings.check(config, metadata)
+                recompute.rate_of(config)
             except ShardingRefused as error:
                 refusals.remember(error)  # upstream's manager swallows it
                 raise
             settings.apply(config, metadata.world_size)
         client = create(config, metadata, *rest, **more)
         if settings.is_wanted(config):
-            _tell_aborts(client)
+            scheduler.extend(client, recompute.rate_of(config))
         return client
 
     LookupClientFactory.create_lookup_client = staticmethod(asking_every_rank)
@@ -100,6 +100,7 @@ def prepare(config: Any, metadata: Any) -> Group | None:
         return None
     if is_wanted:
         settings.check(config, metadata)
+        recompute.rate_of(config)
     if metadata.world_size > 1:
         _agree(is_wanted, config, metadata)
     if not is_wanted:
@@ -146,31 +147,6 @@ def _watch_shard(config: Any, group: Group) -> marker.Watch | None:
     watch = marker.Watch(endpoint, group.rank, group.world_size)
     watch.begin()
     return watch
-
-
-def _tell_aborts(client: Any) -> None:
-    """A lookup that is given up is told to the ranks at once, not when all have answered."""
-    cancel: Callable[[str], None] | None = getattr(client, "cancel_lookup", None)
-    send: Callable[[str], None] | None = getattr(client, "_send_cleanup_message", None)
-    if cancel is None or send is None:
-        return  # the synchronous client's calls are over when it is asked
-    look_up = client.lookup_cache
-
-    def cancel_and_tell(lookup_id: str) -> None:
-        cancel(lookup_id)
-        send(lookup_id)
-
-    def lookup_cache(lookup_id: str) -> int | None:
-        # A request that timed out and found no free blocks is asked for again; upstream has then
-        # forgotten when it began, and a KeyError ends the engine.
-        is_given_up = lookup_id in client.aborted_lookups
-        if is_given_up and client.reqs_status.get(lookup_id, -1) is None:
-            return 0
-        found: int | None = look_up(lookup_id)
-        return found
-
-    client.cancel_lookup = cancel_and_tell
-    client.lookup_cache = lookup_cache
 
 
 PATCH: Final = Patch(

@@ -16,7 +16,8 @@ from patched_engine.sharding.settings import SWITCH, ShardingRefused
 
 dist = pytest.importorskip("torch.distributed")
 
-DEADLINE_SECONDS = 0.8
+DEADLINE_SECONDS = 0.8  # for one that never comes
+PATIENT_SECONDS = 20.0  # where all come: a busy machine starts processes slowly
 
 
 def said(is_wanted: bool = True, **other: Any) -> dict[str, object]:
@@ -33,6 +34,7 @@ def said(is_wanted: bool = True, **other: Any) -> dict[str, object]:
 def run(tmp_path, kind: str, everyone: list[dict[str, object] | None]) -> list[tuple[str, float]]:
     """Each statement in a process of its own (None: it never comes): its refusal, its seconds."""
     ranks = len(everyone)
+    deadline_seconds = DEADLINE_SECONDS if None in everyone else PATIENT_SECONDS
     server = dist.TCPStore("127.0.0.1", 0, is_master=True) if kind == "tcp" else None
     pids = []
     for rank, one in enumerate(everyone):
@@ -47,13 +49,13 @@ def run(tmp_path, kind: str, everyone: list[dict[str, object] | None]) -> list[t
                 else:
                     store = dist.FileStore(str(tmp_path / "store"), ranks)
                 try:
-                    agreement.agree(store, rank, ranks, one, "engine/0/0", DEADLINE_SECONDS)
+                    agreement.agree(store, rank, ranks, one, "engine/0/0", deadline_seconds)
                 except ShardingRefused as error:
                     refusal = str(error)
                 answer = [refusal, time.monotonic() - begun]
                 (tmp_path / f"said-{rank}").write_text(json.dumps(answer))
                 # A store's file or server must outlive the slowest reader.
-                store.wait([f"stallscope/sharding/engine/0/0/{rank}"], timedelta(seconds=1))
+                store.wait([f"stallscope/sharding/engine/0/0/{rank}"], timedelta(seconds=5))
             finally:
                 os._exit(0)
         pids.append(pid)
