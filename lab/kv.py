@@ -17,14 +17,16 @@ from lab.settings import BLOCK_TOKENS, CHUNK_TOKENS, LAYERS
 
 _WINDOWS = 1 << 20
 POISON_BYTE = 0xA5
+# One object for each id, and few blocks kept: a process must not grow with the prompts it has seen.
+_IDS = tuple(range(50_000))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=512)
 def block_tokens(block_id: int) -> tuple[int, ...]:
     """The 512 token ids of one block: fixed by its id, as a shared block is a shared text."""
     state = (block_id * 0x9E3779B97F4A7C15 + 0x1234567) & 0xFFFFFFFFFFFFFFFF
     first, stride = state % 49_999, (state >> 20) % 49_991 | 1
-    return tuple((first + i * stride) % 50_000 for i in range(BLOCK_TOKENS))
+    return tuple(_IDS[(first + i * stride) % len(_IDS)] for i in range(BLOCK_TOKENS))
 
 
 def prompt_tokens(block_ids: Sequence[int], length_tokens: int) -> list[int]:
