@@ -32,6 +32,11 @@ SHARD_FIGURES: Final[Mapping[str, Metric]] = {
         "max_memory_bytes", "bytes", "Memory at which the shard begins to evict; 0 is no limit."
     ),
     "uptime_in_seconds": _of_shard("uptime_seconds", "seconds", "Time since the shard's start."),
+    "mem_clients_normal": _of_shard(
+        "client_buffers_bytes", "bytes", "Memory in the buffers of connections."
+    ),
+    "total_net_input_bytes": _counted_by_shard("net_input_bytes", "bytes", "Bytes received."),
+    "total_net_output_bytes": _counted_by_shard("net_output_bytes", "bytes", "Bytes sent."),
     "connected_clients": _of_shard("connected_clients", "", "Connections, ours included."),
     "maxclients": _of_shard("max_clients", "", "Connections at which the shard refuses more."),
     "blocked_clients": _of_shard("blocked_clients", "", "Connections in a blocking command."),
@@ -41,6 +46,29 @@ SHARD_FIGURES: Final[Mapping[str, Metric]] = {
     "keyspace_hits": _counted_by_shard("keyspace_hits", "", "Reads of keys that were there."),
     "keyspace_misses": _counted_by_shard("keyspace_misses", "", "Reads of keys that were not."),
 }
+SHARD_INFO: Final = _of_shard(
+    "info", "", "1, with the server's version and role.", labels=(*_SHARD, "version", "role")
+)
+SHARD_KEYS: Final = _of_shard("keys", "", "Keys in all databases.")
+SHARD_LOG_ENTRIES: Final = _of_shard(
+    "command_log_entries",
+    "",
+    "Entries in the server's log of slow or large commands, which drops its oldest.",
+    "COMMANDLOG LEN, SLOWLOG LEN",
+    (*_SHARD, "log"),
+)
+_SAMPLE: Final = "SCAN and MEMORY USAGE, a few keys a second"
+SHARD_RANK_KEYS: Final = _of_shard(
+    "rank_keys", "", "Chunks by the rank in their names, at the last whole scan.", _SAMPLE,
+    (*_SHARD, "key_rank"),
+)  # fmt: skip
+SHARD_RANK_BYTES: Final = _of_shard(
+    "rank_bytes", "bytes", "Memory of those chunks, at the last whole scan.", _SAMPLE,
+    (*_SHARD, "key_rank"),
+)  # fmt: skip
+SHARD_SCAN_AGE: Final = _of_shard(
+    "key_scan_age_seconds", "seconds", "Time since the last whole scan of the keys ended.", _SAMPLE
+)
 SHARD_IO_THREADS: Final = _of_shard(
     "io_threads",
     "",
@@ -67,6 +95,15 @@ SHARD_COMMAND_FIGURES: Final[Mapping[str, Metric]] = {
     "failed_calls": _of_commands("commands_failed", "", "Commands that ended in an error."),
     "rejected_calls": _of_commands("commands_rejected", "", "Commands refused before they ran."),
 }
+# Percentiles as the server keeps them: name there -> quantile.
+SHARD_QUANTILES: Final[Mapping[str, str]] = {"p50": "0.5", "p99": "0.99"}
+SHARD_LATENCY: Final = _of_shard(
+    "command_latency_seconds",
+    "seconds",
+    "Time of a command on the main thread, a quantile of all since the server's start.",
+    "latencystats",
+    (*_SHARD, "command", "quantile"),
+)
 SHARD_CPU: Final = _counted_by_shard(
     "main_thread_cpu_seconds",
     "seconds",
@@ -106,8 +143,15 @@ SHARD_COMMAND_SHARE: Final = _of_shard(
 SHARD_METRICS: Final[tuple[Metric, ...]] = (
     SHARD_UP,
     *SHARD_FIGURES.values(),
+    SHARD_INFO,
+    SHARD_KEYS,
+    SHARD_LOG_ENTRIES,
+    SHARD_RANK_KEYS,
+    SHARD_RANK_BYTES,
+    SHARD_SCAN_AGE,
     SHARD_IO_THREADS,
     *SHARD_COMMAND_FIGURES.values(),
+    SHARD_LATENCY,
     SHARD_CPU,
     SHARD_ACTIVE,
     SHARD_EVENT_LOOP,

@@ -16,6 +16,7 @@ from exporters import reasons
 from exporters.collectives import KEPT_SECONDS, EngineJoiner
 from exporters.readers.page import PageSample
 from exporters.readers.pages import FolderSample, PageFolder
+from exporters.readers.shard_access import Access
 from exporters.readers.valkey import Shards
 from exporters.rules import Rule
 from exporters.snapshot import (
@@ -53,9 +54,11 @@ class Evaluator:
         pages_dir: Path | None,
         valkey_urls: Sequence[str] = (),
         rules: Sequence[Rule] = (),
+        access: Access | None = None,
+        with_samples: bool = False,
     ) -> None:
         self._folder = PageFolder(pages_dir) if pages_dir is not None else None
-        self._shards = Shards(valkey_urls)
+        self._shards = Shards(valkey_urls, access, with_samples)
         self._rules = tuple(rules)
         self._joiners: dict[str, EngineJoiner] = {}
         self._joined_at_seconds: dict[str, float] = {}

@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from exporters import catalog, page_layout, reasons
 from exporters.catalog import Metric
-from exporters.saturation import command_sums, number, recent
-from exporters.snapshot import Engine, Evaluation, Liveness, Process, Shard, Snapshot
+from exporters.metrics_shards import shard_samples
+from exporters.sample import Sample
+from exporters.snapshot import Engine, Evaluation, Liveness, Process
 
 PAGES_SOURCE = "pages"
 _NANOSECONDS = 1e9
-_MICROSECONDS = 1e6
 _MOST_PATCHES = 16
 _MOST_LABEL = 64  # characters
 _PATCH_STATES = frozenset(("applied", "not_needed", "refused", "waiting", "off"))
 _STATES: tuple[str, ...] = get_args(Liveness)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One value of one metric; `labels` in the order of the metric's own."""
-
-    metric: Metric
-    labels: tuple[str, ...]
-    value: float
 
 
 def samples(evaluation: Evaluation, pages_dir: Path | None) -> Iterator[Sample]:
@@ -41,9 +31,7 @@ def samples(evaluation: Evaluation, pages_dir: Path | None) -> Iterator[Sample]:
             yield from _process(process)
         yield from _collectives(engine)
     for shard in evaluation.snapshot.shards:
-        yield Sample(catalog.SHARD_UP, (shard.url,), float(shard.up))
-        yield from _shard(shard)
-        yield from _saturation(evaluation.snapshot, shard)
+        yield from shard_samples(evaluation.snapshot, shard)
     yield from _sources(evaluation, pages_dir)
     yield from _findings(evaluation)
 
@@ -83,39 +71,6 @@ def _facts(process: Process, labels: tuple[str, ...]) -> Iterator[Sample]:
     fingerprint = process.info.get("key_fingerprint")
     if isinstance(fingerprint, str) and fingerprint:
         yield Sample(catalog.KEY_NAMESPACE_INFO, (*labels, fingerprint[:_MOST_LABEL]), 1.0)
-
-
-def _shard(shard: Shard) -> Iterator[Sample]:
-    """What INFO says as it stands; a figure that this server does not have has no sample."""
-    at = (shard.url,)
-    for name, metric in catalog.SHARD_FIGURES.items():
-        if (value := number(shard.info, name)) is not None:
-            yield Sample(metric, at, value)
-    if shard.io_threads is not None:
-        yield Sample(catalog.SHARD_IO_THREADS, at, shard.io_threads)
-    if (active := number(shard.info, "used_active_time_main_thread")) is not None:
-        yield Sample(catalog.SHARD_ACTIVE, at, active)
-    if (loop := number(shard.info, "eventloop_duration_sum")) is not None:
-        yield Sample(catalog.SHARD_EVENT_LOOP, at, loop / _MICROSECONDS)
-    user = number(shard.info, "used_cpu_user_main_thread")
-    system = number(shard.info, "used_cpu_sys_main_thread")
-    if user is not None and system is not None:
-        yield Sample(catalog.SHARD_CPU, at, user + system)
-    for (command, name), value in command_sums(shard.info).items():
-        scale = _MICROSECONDS if name == "usec" else 1
-        yield Sample(catalog.SHARD_COMMAND_FIGURES[name], (*at, command), value / scale)
-
-
-def _saturation(snapshot: Snapshot, shard: Shard) -> Iterator[Sample]:
-    found = recent(snapshot, shard)
-    if found is None:
-        return
-    at = (shard.url,)
-    yield Sample(catalog.SHARD_SATURATION, (*at, "lower"), found.lower)
-    yield Sample(catalog.SHARD_SATURATION, (*at, "upper"), found.upper)
-    yield Sample(catalog.SHARD_SATURATION_INFO, (*at, found.basis), 1.0)
-    if found.command_share is not None:
-        yield Sample(catalog.SHARD_COMMAND_SHARE, at, found.command_share)
 
 
 def _collectives(engine: Engine) -> Iterator[Sample]:

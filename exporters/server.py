@@ -19,7 +19,8 @@ from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
 from exporters import catalog
-from exporters.metrics import Sample, by_metric, samples
+from exporters.metrics import by_metric, samples
+from exporters.sample import Sample
 from exporters.ticker import Tick, Ticker
 
 if TYPE_CHECKING:

@@ -195,13 +195,27 @@ class ShardQuestion:
 
 
 @dataclass(frozen=True, slots=True)
+class KeySample:
+    """A shard's keys by the rank in their names ("other": no chunk's), from one whole scan.
+
+    It took `took_seconds` and ended at `read_seconds`: what came or went meanwhile may be missing.
+    """
+
+    keys: Mapping[str, int]
+    bytes: Mapping[str, int]
+    took_seconds: float
+    read_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """One Valkey server as asked over its own protocol: reachable or not, INFO.
 
     `clients` and `keys` (key -> is there) are answers to the questions of the tick before; None
     and empty where nothing was asked, or the server refused. `read_seconds` is when INFO came, on
     our CLOCK_MONOTONIC; `io_threads` the configured number, main thread included, None where the
-    server does not say.
+    server does not say. `log_entries` counts the entries of its command log by kind; `denied` names
+    the signals that our user may not see.
     """
 
     url: str
@@ -212,6 +226,9 @@ class Shard:
     keys: Mapping[str, bool] = field(default_factory=dict)
     read_seconds: float = 0.0
     io_threads: int | None = None
+    log_entries: Mapping[str, int] = field(default_factory=dict)
+    key_sample: KeySample | None = None
+    denied: tuple[str, ...] = ()
 
     def number(self, name: str) -> int:
         """A figure of INFO; 0 where it is not there."""

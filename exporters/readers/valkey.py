@@ -5,6 +5,7 @@ Beyond INFO a shard is asked only what a rule wants to know about something susp
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -13,6 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 from exporters import reasons
 from exporters.readers.clients import ClientLister
+from exporters.readers.shard_access import Access
+from exporters.readers.shard_connection import (
+    ASK_TIMEOUT_SECONDS,
+    DETAILS,
+    MENDS,
+    connect,
+    reason_of,
+)
+from exporters.readers.shard_signals import Signals, denied_words
 from exporters.readers.shard_url import (
     ShardUrl,
     ShardUrlError,
@@ -25,7 +35,6 @@ from exporters.snapshot import Shard, ShardClient, ShardQuestion, Unseen
 if TYPE_CHECKING:
     import redis
 
-ASK_TIMEOUT_SECONDS: Final = 1.0
 # The first tick waits for every answer, so that one look says it all; later ticks hold the pages'
 # rhythm and take an answer that is late with the next tick.
 FIRST_WAIT_SECONDS: Final = 1.5
@@ -33,20 +42,14 @@ LATER_WAIT_SECONDS: Final = 0.2
 CLIENT_NAME: Final = "stallscope"
 MOST_KEYS: Final = 512  # of one question: an EXISTS each, well under a millisecond in all
 
-_MENDS: Final[Mapping[str, str]] = {
-    reasons.CONNECTION_REFUSED: "start the server, or correct the port",
-    reasons.UNREACHABLE: "check the host name and the network",
-    reasons.TIMEOUT: "look at that host: the server is frozen, overloaded or cut off",
-    reasons.AUTH: "give a user that may run PING and INFO",
-    reasons.NOT_VALKEY: "something else listens there: correct the URL",
-}
-
 
 class ShardAsker:
     """One shard: at most one question under way, in a thread of its own."""
 
-    def __init__(self, url: ShardUrl) -> None:
+    def __init__(self, url: ShardUrl, access: Access, with_samples: bool) -> None:
         self.url = url
+        self._access = access
+        self._signals = Signals(with_samples)
         self._client: redis.Redis | None = None
         self._lister = ClientLister()
         self._lock = threading.Lock()
@@ -54,7 +57,6 @@ class ShardAsker:
         self._thread: threading.Thread | None = None
         self._asked_at_seconds = 0.0
         self._is_nameless = False
-        self._io_threads: dict[str, int | None] = {}  # of the server's present life, by run id
 
     def ask(self, question: ShardQuestion | None = None) -> threading.Thread:
         """Begin a question unless one is under way; returns its thread."""
@@ -140,12 +142,21 @@ class ShardAsker:
             )
         if not isinstance(info, dict) or not ("redis_version" in info or "valkey_version" in info):
             return Shard(shown, up=False, reason=reasons.NOT_VALKEY)
+        if refused := _refused_kind(info):
+            return Shard(shown, up=False, reason=refused)
+        assert self._client is not None  # INFO was answered
+        # It may go away after INFO: asked again with the next.
+        with contextlib.suppress(redis.exceptions.RedisError, OSError):
+            self._signals.read(self._client, str(info.get("run_id", "")), read_seconds)
         return Shard(
             shown,
             up=True,
             info=info,
             read_seconds=read_seconds,
-            io_threads=self._io_threads_of(str(info.get("run_id", ""))),
+            io_threads=self._signals.io_threads,
+            log_entries=dict(self._signals.log_entries),
+            key_sample=self._signals.key_sample,
+            denied=tuple(sorted(self._signals.denied)),
         )
 
     def _sections(self) -> object:
@@ -153,7 +164,7 @@ class ShardAsker:
         import redis
 
         if self._client is None:
-            self._client = _client(self.url, CLIENT_NAME)
+            self._client = connect(self.url, self._access, CLIENT_NAME)
         try:
             return self._client.info("all")
         except redis.exceptions.NoPermissionError:
@@ -162,30 +173,19 @@ class ShardAsker:
         # A user that may not name its connection may still ask.
         self._is_nameless = True
         self._client.close()
-        self._client = _client(self.url, None)
+        self._client = connect(self.url, self._access, None)
         return self._client.info("all")
-
-    def _io_threads_of(self, run_id: str) -> int | None:
-        """The configured IO threads, None where it is not told. Asked once in a server's life: it
-        is fixed there, and a refusal is written to the server's ACL LOG each time."""
-        import redis
-
-        assert self._client is not None  # INFO was answered
-        if run_id not in self._io_threads:
-            try:
-                told = self._client.config_get("io-threads").get("io-threads")
-                self._io_threads = {run_id: int(told) if told is not None else None}
-            except (redis.exceptions.ResponseError, ValueError, AttributeError, TypeError):
-                self._io_threads = {run_id: None}
-            except (redis.exceptions.RedisError, OSError):
-                return None  # went away after INFO: asked again with the next
-        return self._io_threads[run_id]
 
 
 class Shards:
     """All shards that were asked for. `read` never raises."""
 
-    def __init__(self, urls: Sequence[str]) -> None:
+    def __init__(
+        self, urls: Sequence[str], access: Access | None = None, with_samples: bool = False
+    ) -> None:
+        """`with_samples`: also the command log and whose chunks are there, a little each time."""
+        access = access or Access()
+        self._with_samples = with_samples
         self._askers: dict[str, ShardAsker] = {}
         self._bad: list[Unseen] = []
         self._first = True
@@ -196,7 +196,7 @@ class Shards:
                 shown = without_credentials(text)
                 self._bad.append(Unseen(shown, reasons.BAD_URL, str(error)))
                 continue
-            self._askers.setdefault(url.shown, ShardAsker(url))
+            self._askers.setdefault(url.shown, ShardAsker(url, access, with_samples))
 
     def url_of(self, template: str, rank: int | None) -> str:
         """The shown URL of the shard that an engine's own URL names; "" if it is not asked."""
@@ -226,10 +226,12 @@ class Shards:
             thread.join(max(0.0, deadline - time.monotonic()))
         shards = tuple(asker.answer() for asker in self._askers.values())
         unseen = [
-            Unseen(s.url, s.reason, f"{s.url}: {_DETAILS[s.reason]}", _MENDS[s.reason])
+            Unseen(s.url, s.reason, f"{s.url}: {DETAILS[s.reason]}", MENDS[s.reason])
             for s in shards
             if not s.up
         ]
+        if self._with_samples:
+            unseen += [_denied(s.url, signal) for s in shards if s.up for signal in s.denied]
         return shards, [*self._bad, *unseen]
 
     def close(self) -> None:
@@ -250,64 +252,19 @@ def _merged(questions: Iterable[ShardQuestion]) -> dict[str, ShardQuestion]:
     return merged
 
 
-_DETAILS: Final[Mapping[str, str]] = {
-    reasons.CONNECTION_REFUSED: "nothing listens there",
-    reasons.UNREACHABLE: "cannot be reached",
-    reasons.TIMEOUT: f"no answer within {ASK_TIMEOUT_SECONDS:g} s",
-    reasons.AUTH: "refuses our credentials or our commands",
-    reasons.NOT_VALKEY: "does not answer as Valkey does",
-}
+def _denied(url: str, signal: str) -> Unseen:
+    what, permission = denied_words(signal)
+    return Unseen(
+        f"{url} {signal}",
+        reasons.NOPERM,
+        f"{url}: {what} cannot be seen: our user may not ask",
+        f"give it {permission} (stallscope exporter --acl prints the whole user)",
+    )
 
 
-def reason_of(error: Exception) -> str:
-    """The enumerated reason of a client library's error."""
-    import redis
-
-    exceptions = redis.exceptions
-    if isinstance(error, exceptions.TimeoutError):
-        return reasons.TIMEOUT
-    if isinstance(error, exceptions.AuthenticationError | exceptions.NoPermissionError):
-        return reasons.AUTH
-    if isinstance(error, exceptions.ResponseError):
-        text = str(error)
-        if text.startswith("LOADING") or "max number of clients" in text:
-            return reasons.UNREACHABLE  # Valkey, but not for us now
-        return reasons.AUTH if text.startswith(("NOAUTH", "WRONGPASS")) else reasons.NOT_VALKEY
-    if isinstance(error, exceptions.InvalidResponse):
-        return reasons.NOT_VALKEY
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and len(chain) < 8:
-        chain.append(cause)
-        cause = cause.__cause__ or cause.__context__
-    if any(isinstance(e, ConnectionRefusedError) for e in chain):
-        return reasons.CONNECTION_REFUSED
-    if any(isinstance(e, TimeoutError) for e in chain):
-        return reasons.TIMEOUT
-    if any(isinstance(e, exceptions.InvalidResponse) for e in chain):
-        return reasons.NOT_VALKEY
-    # Without an error of the network it was what came back that the client could not take,
-    # unless the server just hung up (it is full, or wants TLS).
-    hung_up = any(isinstance(e, OSError) for e in chain) or "closed" in str(error).lower()
-    return reasons.UNREACHABLE if hung_up else reasons.NOT_VALKEY
-
-
-def _client(url: ShardUrl, name: str | None) -> redis.Redis:
-    """A client of one connection that tries once: the next tick is the retry."""
-    import redis
-    from redis.backoff import NoBackoff
-    from redis.retry import Retry
-
-    shared: dict[str, object] = {
-        "username": url.username,
-        "password": url.password,
-        "socket_timeout": ASK_TIMEOUT_SECONDS,
-        "socket_connect_timeout": ASK_TIMEOUT_SECONDS,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-        "client_name": name,
-        "max_connections": 1,
-    }
-    if url.unix_path:
-        return redis.Redis(unix_socket_path=url.unix_path, **shared)  # type: ignore[arg-type]
-    return redis.Redis(host=url.host, port=url.port, ssl=url.tls, **shared)  # type: ignore[arg-type]
+def _refused_kind(info: Mapping[str, object]) -> str:
+    """Why a server of this kind is not taken, "" where it is."""
+    mode = info.get("redis_mode", info.get("server_mode"))
+    if mode == "sentinel":
+        return reasons.SENTINEL
+    return reasons.CLUSTER if mode == "cluster" or info.get("cluster_enabled") == 1 else ""

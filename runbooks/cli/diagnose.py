@@ -57,6 +57,7 @@ class _Diagnose:
         pages_dir = _pages_dir(args.source, args.valkey)
         _check_urls(args.valkey)
 
+        from exporters.readers.shard_access import AccessError
         from runbooks.cli.findings_text import report_text
         from runbooks.cli.terminal import emit, style
         from runbooks.compose import live_evaluator
@@ -65,7 +66,10 @@ class _Diagnose:
         # A rule that fails is told as unseen; its traceback is for whoever asks for it.
         logging.getLogger("stallscope").addHandler(logging.NullHandler())
         asked = Asked(pages_dir, tuple(args.valkey))
-        evaluator = live_evaluator(pages_dir, asked.valkey_urls)
+        try:
+            evaluator = live_evaluator(pages_dir, asked.valkey_urls)
+        except AccessError as error:
+            raise UsageError(str(error)) from error
         try:
             if args.watch:
                 from runbooks.cli.watch import watch

@@ -27,6 +27,9 @@ _EXAMPLES: Final = """examples:
   stallscope exporter --collect pages --from /dev/shm/stallscope
   stallscope exporter --collect shards --valkey 'resp://v-{rank}' --shards 8
   curl -s http://127.0.0.1:9477/metrics | grep stallscope_finding
+environment, for shards that ask who we are (never on the command line):
+  STALLSCOPE_VALKEY_USERNAME, STALLSCOPE_VALKEY_PASSWORD or _PASSWORD_FILE,
+  STALLSCOPE_VALKEY_CA_FILE (with rediss:// or valkeys://)
 """
 
 
@@ -70,10 +73,22 @@ class _Exporter:
             help=f"where to serve /metrics (default: {DEFAULT_LISTEN})",
         )
         parser.add_argument(
+            "--acl",
+            action="store_true",
+            help="print the command that makes the least Valkey user it needs, and end",
+        )
+        parser.add_argument(
             "--json", action="store_true", help="say where it listens as one JSON object"
         )
 
     def run(self, args: argparse.Namespace) -> int:
+        from exporters.readers.shard_access import AccessError
+        from exporters.readers.shard_acl import setuser
+        from runbooks.cli.terminal import emit
+
+        if args.acl:
+            emit(setuser())
+            return exit_codes.OK
         host, port = listen_address(args.listen)
         urls = shard_urls(args.valkey, args.shards)
         _check_role(args.collect, args.source, urls)
@@ -82,12 +97,14 @@ class _Exporter:
 
         from exporters.server import MetricsServer
         from exporters.ticker import Ticker
-        from runbooks.cli.terminal import emit
         from runbooks.compose import live_evaluator
 
         # Blocked before any thread starts, so that all inherit it and `sigwait` below gets them.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-        ticker = Ticker(live_evaluator(pages_dir, tuple(urls)))
+        try:
+            ticker = Ticker(live_evaluator(pages_dir, tuple(urls), with_samples=True))
+        except AccessError as error:
+            raise UsageError(str(error)) from error
         try:
             server = MetricsServer(ticker, pages_dir, host, port)
         except OSError as error:
@@ -161,13 +178,19 @@ def _check_role(role: str, source: str | None, urls: list[str]) -> None:
 
 
 def _check_urls(urls: list[str]) -> None:
+    from exporters.readers.shard_access import PASSWORD, PASSWORD_FILE
     from exporters.readers.shard_url import ShardUrlError, parse
 
     for url in urls:
         try:
-            parse(url)
+            parsed = parse(url)
         except ShardUrlError as error:
             raise UsageError(f"--valkey: {error}") from error
+        if parsed.password is not None:
+            raise UsageError(
+                f"--valkey: {parsed.shown} is given with a password, which every user of this host "
+                f"can then read; set {PASSWORD_FILE} or {PASSWORD}"
+            )
 
 
 COMMAND: Command = _Exporter()

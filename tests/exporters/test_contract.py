@@ -8,6 +8,7 @@ import time
 import urllib.request
 
 import pytest
+import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from detectors import ALL_RULES
@@ -27,6 +28,9 @@ ONLY_WHILE = {
     catalog.PATCH_INFO: "the process takes patches",
     catalog.KEY_NAMESPACE_INFO: "the process has built its cache engine",
     catalog.SOURCE_INFO: "a source is not wholly read",
+    catalog.SHARD_LATENCY: "one of the commands was run",
+    catalog.SHARD_RANK_KEYS: "there are keys",
+    catalog.SHARD_RANK_BYTES: "there are keys",
     catalog.FINDING: "a finding stands",
     catalog.FINDING_SINCE: "a finding stands",
 }
@@ -35,7 +39,7 @@ ONLY_WHILE = {
 @contextlib.contextmanager
 def exporting(pages_dir, urls):
     """A running exporter with every rule; yields its URL once it has ticked."""
-    ticker = Ticker(Evaluator(pages_dir, urls, ALL_RULES))
+    ticker = Ticker(Evaluator(pages_dir, urls, ALL_RULES, with_samples=True))
     server = MetricsServer(ticker, pages_dir, "127.0.0.1", 0)
     ticker.start()
     server.start()
@@ -99,6 +103,8 @@ def lockstep_pages(folder, shard_url):
 
 def test_a_live_exporter_emits_the_catalog(tmp_path):
     with valkey_server() as port:
+        with redis.Redis(port=port) as client:
+            client.set("a-model@2@1@ff@bfloat16", b"x")
         down = f"redis://127.0.0.1:{free_port()}"
         pages = lockstep_pages(tmp_path, down)
         urls = (f"redis://127.0.0.1:{port}", down)

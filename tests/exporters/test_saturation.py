@@ -45,10 +45,14 @@ GET = {"cmdstat_get": {"usec": 2_000_000, "calls": 9}, "cmdstat_set": {"usec": 4
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        # Valkey 9.1: whatever the IO threads do.
+        # Valkey 9.1.
+        (
+            dict(io_threads=1, used_active_time_main_thread=3.2, **LOOP, **CPU, **GET),
+            ("active_time", 0.8, 0.8, 0.6),
+        ),
         (
             dict(io_threads=4, used_active_time_main_thread=3.2, **LOOP, **CPU, **GET),
-            ("active_time", 0.8, 0.8, 0.6),
+            ("active_time_to_eventloop", 0.8, 0.9, 0.6),
         ),
         # Valkey 8.0 to 9.0.
         (dict(io_threads=1, **LOOP, **CPU, **GET), ("eventloop", 0.9, 0.9, 0.6)),

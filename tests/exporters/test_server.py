@@ -31,6 +31,7 @@ from exporters.snapshot import (
     Finding,
     Group,
     GroupTotal,
+    KeySample,
     OpenCollective,
     Pending,
     Shard,
@@ -61,8 +62,19 @@ def _shard(at_seconds):
         **dict.fromkeys((*figures, "eventloop_duration_sum"), 1),
         "used_active_time_main_thread": at_seconds / 2,
         **{f"cmdstat_{name}": command for name in (*SHARD_COMMANDS, "ping")},
+        **{f"latency_percentiles_usec_{name}": {"p50": 1.5, "p99": 9} for name in SHARD_COMMANDS},
+        **{"db0": {"keys": 3}, "db1": {"keys": 4}, "valkey_version": "9.1.2", "role": "master"},
     }
-    return Shard(SHARD_URL, True, info=info, read_seconds=at_seconds, io_threads=4)
+    ranks = dict.fromkeys(map(str, range(8)), 12_400_000)
+    return Shard(
+        SHARD_URL,
+        True,
+        info=info,
+        read_seconds=at_seconds,
+        io_threads=4,
+        log_entries=dict.fromkeys(("slow", "large-request", "large-reply"), 128),
+        key_sample=KeySample(ranks, ranks, 100.0, at_seconds - 1),
+    )
 
 
 def _evaluation(size=2):
@@ -227,7 +239,8 @@ def test_values_are_those_of_the_tick():
     assert value("finding_evaluable", finding="store-skew") == 0
     assert value("shard_up", shard="v-1:6379") == 0
     assert value("shard_main_thread_saturation", shard=SHARD_URL, bound="lower") == 0.5
-    assert value("shard_main_thread_saturation_info", shard=SHARD_URL, basis="active_time") == 1
+    basis = "active_time_to_eventloop"
+    assert value("shard_main_thread_saturation_info", shard=SHARD_URL, basis=basis) == 1
     assert value("shard_commands_total", shard=SHARD_URL, command="other") == 1
     assert value("source_up", source="v-1:6379") == 0
     assert value("source_up", source="v-0:6379") == 1
