@@ -1,16 +1,18 @@
-"""`/metrics` over HTTP: every scrape answers from the last tick, and never reads a source."""
+"""`/metrics` and `/snapshot`: answered from the last tick, and no request reads a source."""
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry
@@ -21,7 +23,9 @@ from prometheus_client.registry import Collector
 from exporters import catalog
 from exporters.metrics import by_metric, samples
 from exporters.sample import Sample
+from exporters.snapshot_json import to_json
 from exporters.ticker import Tick, Ticker
+from exporters.web_config import WebConfig
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -85,6 +89,18 @@ def _encodable(label: str) -> str:
 class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     request_queue_size = 64
+    tls: ssl.SSLContext | None = None
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self.tls is None:
+            return connection, address
+        connection.settimeout(_QuietHandler.timeout)
+        # The handshake comes with the first read, in the request's own thread.
+        return (
+            self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False),
+            address,
+        )
 
     def server_bind(self) -> None:
         # WSGIServer asks for the host's full name here, which can wait for a name server.
@@ -115,19 +131,28 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 class MetricsServer:
-    """Serves /metrics, /-/healthy and /-/ready on one address until `stop`.
+    """Serves /metrics, /snapshot, /-/healthy and /-/ready on one address until `stop`.
 
-    Raises OSError if it is taken.
+    `web` says who may read the first two. Raises OSError if the address is taken.
     """
 
-    def __init__(self, ticker: Ticker, pages_dir: Path | None, host: str, port: int) -> None:
+    def __init__(
+        self,
+        ticker: Ticker,
+        pages_dir: Path | None,
+        host: str,
+        port: int,
+        web: WebConfig | None = None,
+    ) -> None:
         registry = CollectorRegistry()
         registry.register(TickCollector(ticker.latest, pages_dir))
         self._metrics = make_wsgi_app(registry)
         self._ticker = ticker
         self._turns = threading.BoundedSemaphore(MOST_RENDERING)
         kind = _ServerV6 if ":" in host else _Server
+        self._web = web or WebConfig()
         self._server = kind((host, port), _QuietHandler)
+        self._server.tls = self._web.tls
         self._server.set_app(self._answer)
         self._thread = threading.Thread(
             target=self._server.serve_forever,
@@ -135,6 +160,11 @@ class MetricsServer:
             name="stallscope-http",
             daemon=True,
         )
+
+    @property
+    def scheme(self) -> str:
+        """ "https" where the web configuration has TLS."""
+        return "http" if self._web.tls is None else "https"
 
     @property
     def address(self) -> tuple[str, int]:
@@ -151,36 +181,58 @@ class MetricsServer:
 
     def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "/")
-        if path == "/metrics":
-            return self._scrape(environ, start_response)
+        if path in ("/metrics", "/snapshot"):
+            users = self._web.users
+            is_allowed = users is None or users.allows(environ.get("HTTP_AUTHORIZATION", ""))
+            if is_allowed is None:
+                return _unavailable(start_response, b"too many passwords to check\n")
+            if not is_allowed:
+                start_response("401 Unauthorized", [*_PLAIN, _ASK])
+                return [b"not for everybody: give a user and a password\n"]
+            return self._in_turn(path, environ, start_response)
         if path == "/-/ready":
             tick = self._ticker.latest()
             if tick is None or time.monotonic() - tick.began_seconds > STALE_AFTER_SECONDS:
                 why = b"not ready: no tick has ended lately\n"
                 return _unavailable(start_response, why)
         known = {
-            "/": b"stallscope exporter: /metrics\n",
+            "/": b"stallscope exporter: /metrics /snapshot\n",
             "/-/healthy": b"ok\n",
             "/-/ready": b"ready\n",
         }
         status = "200 OK" if path in known else "404 Not Found"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [known.get(path, b"not found: /metrics is what is here\n")]
+        start_response(status, [*_PLAIN])
+        return [known.get(path, b"not found: /metrics and /snapshot are what is here\n")]
 
-    def _scrape(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def _in_turn(
+        self, path: str, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         if not self._turns.acquire(timeout=TURN_WAIT_SECONDS):
             return _unavailable(start_response, b"too many scrapes at once\n")
         try:
+            if path == "/snapshot":
+                return self._snapshot(start_response)
             answer: Iterable[bytes] = self._metrics(environ, start_response)
             return answer  # rendered whole
         finally:
             self._turns.release()
 
+    def _snapshot(self, start_response: StartResponse) -> Iterable[bytes]:
+        """The last tick whole, with its age: {"schema", "age_seconds", "evaluation"}."""
+        tick = self._ticker.latest()
+        age_seconds = 0.0 if tick is None else time.monotonic() - tick.began_seconds
+        if tick is None or age_seconds > STALE_AFTER_SECONDS:
+            return _unavailable(start_response, b"no tick has ended lately\n")
+        told = {"age_seconds": age_seconds, **to_json(tick.evaluation)}
+        start_response("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps(told, allow_nan=False, separators=(",", ":")).encode()]
+
+
+_PLAIN = (("Content-Type", "text/plain; charset=utf-8"),)
+_ASK = ("WWW-Authenticate", 'Basic realm="stallscope"')
+
 
 def _unavailable(start_response: StartResponse, why: bytes) -> Iterable[bytes]:
-    headers = [
-        ("Content-Type", "text/plain; charset=utf-8"),
-        ("Retry-After", str(RETRY_AFTER_SECONDS)),
-    ]
+    headers = [*_PLAIN, ("Retry-After", str(RETRY_AFTER_SECONDS))]
     start_response("503 Service Unavailable", headers)
     return [why]

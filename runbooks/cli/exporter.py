@@ -73,6 +73,11 @@ class _Exporter:
             help=f"where to serve /metrics (default: {DEFAULT_LISTEN})",
         )
         parser.add_argument(
+            "--web-config",
+            metavar="FILE",
+            help="TLS and users, in the form of Prometheus' web configuration file",
+        )
+        parser.add_argument(
             "--acl",
             action="store_true",
             help="print the command that makes the least Valkey user it needs, and end",
@@ -95,10 +100,15 @@ class _Exporter:
         pages_dir = None if args.collect == SHARDS else _pages_dir(args.source, urls)
         _check_urls(urls)
 
+        from exporters import web_config
         from exporters.server import MetricsServer
         from exporters.ticker import Ticker
         from runbooks.compose import live_evaluator
 
+        try:
+            web = web_config.read(Path(args.web_config)) if args.web_config else None
+        except web_config.WebConfigError as error:
+            raise UsageError(f"--web-config: {error}") from error
         # Blocked before any thread starts, so that all inherit it and `sigwait` below gets them.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
@@ -106,7 +116,7 @@ class _Exporter:
         except AccessError as error:
             raise UsageError(str(error)) from error
         try:
-            server = MetricsServer(ticker, pages_dir, host, port)
+            server = MetricsServer(ticker, pages_dir, host, port, web)
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {args.listen}: {error.strerror}; give another --listen"
@@ -114,7 +124,7 @@ class _Exporter:
         ticker.start()
         server.start()
         shown, real_port = server.address
-        url = f"http://{f'[{shown}]' if ':' in shown else shown}:{real_port}/metrics"
+        url = f"{server.scheme}://{f'[{shown}]' if ':' in shown else shown}:{real_port}/metrics"
         emit(json.dumps({"schema": 1, "listening": url}) if args.json else f"serving {url}")
         received = signal.sigwait(_ENDING)
         server.stop()
