@@ -78,12 +78,18 @@ def _fitted(report: Report, screen_rows: int) -> str:
 
 
 def _screen(report: Report, look: Style, *, brief: bool = False) -> str:
-    head = look.paint("bold", f"stallscope  {clock(report.snapshot.unix_seconds)}")
+    title = f"stallscope  {clock(report.snapshot.unix_seconds)}"
+    head = look.paint("bold", title)
     if report.asked.pages_dir is not None:
-        head += f"  {report.asked.pages_dir}"
+        head += f"  {_end_of(str(report.asked.pages_dir), look.width - len(title) - 2)}"
     ranks = ranks_text(report.snapshot, look)
     parts = (head, report_text(report, look, brief=brief), ranks)
     return "\n\n".join(part for part in parts if part)
+
+
+def _end_of(path: str, columns: int) -> str:
+    """A path in so many columns: its end tells more than its beginning."""
+    return path if len(path) <= columns else f"...{path[-max(columns - 3, 1) :]}"
 
 
 def _rows(plain_text: str, columns: int) -> int:

@@ -26,8 +26,11 @@ def _finding(name, severity="warning", rank=0, since=1.0, **changes):
 
 def _pages(folder, size=SIZE, collectives=()):
     made = []
+    began = time.monotonic_ns() - 60 * SECOND  # all before any of them can have died
     for rank in range(size):
-        page = PageFile(folder / f"{rank}.page", worker_info(rank, size), ring_records=1024)
+        page = PageFile(
+            folder / f"{rank}.page", worker_info(rank, size), ring_records=1024, start_ns=began
+        )
         for c in collectives:
             page.record(c.sequence, c.sequence, c.arrive[rank], c.depart[rank], op=c.op)
         made.append(page)

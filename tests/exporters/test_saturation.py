@@ -196,7 +196,7 @@ def _measured(shards, pid, seconds, with_wait=True):
     ("kind", "io_threads", "basis"),
     [
         ("valkey 9.1.2", 1, "active_time"),
-        ("valkey 9.1.2", 4, "active_time"),
+        ("valkey 9.1.2", 4, "active_time_to_eventloop"),
         ("valkey 9.0.0", 1, "eventloop"),
         ("valkey 9.0.0", 4, "commandstats_to_eventloop"),
         ("redis 7.0.15", 1, "main_thread_cpu"),

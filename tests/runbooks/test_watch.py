@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from runbooks.cli import exit_codes
+from runbooks.cli.watch import _end_of
 from tests.runbooks.command_line import COMMAND, environment
 from tests.runbooks.pages import add_stores, lockstep, pages
 
@@ -89,6 +90,12 @@ def test_json_lines_one_a_second(late_rank):
         assert process.stderr.read() == ""
     assert [finding["id"] for finding in first["findings"]] == ["straggler-rank"]
     assert second["unix_seconds"] > first["unix_seconds"]
+
+
+def test_a_long_path_keeps_its_end():
+    assert _end_of("/dev/shm/stallscope", 40) == "/dev/shm/stallscope"
+    assert _end_of("/a/rather/long/path/to/pages", 12) == ".../to/pages"
+    assert _end_of("/a/long/path", 0) == "...h"
 
 
 def test_blocks_when_piped(late_rank):
