@@ -40,10 +40,10 @@ def _page(by_emitter: Mapping[Emitter, list[Metric]]) -> Iterator[str]:
     count = sum(len(listed) for listed in by_emitter.values())
     yield "# Metrics"
     yield ""
-    yield f"<!-- Made by `{COMMAND}`: change exporters/catalog.py, not this file. -->"
+    yield f"<!-- Made by `{COMMAND}`: change exporters/catalog_*.py, not this file. -->"
     yield ""
     yield (
-        f"All {count} metrics, from the catalog in `exporters/catalog.py`. A value that could not "
+        f"All {count} metrics, from the catalog in `exporters/catalog_*.py`. A value that could not "
         "be read is absent, and `stallscope_source_info` says why. *Basis* is what a value rests "
         "on."
     )
