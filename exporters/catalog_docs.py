@@ -43,9 +43,9 @@ def _page(by_emitter: Mapping[Emitter, list[Metric]]) -> Iterator[str]:
     yield f"<!-- Made by `{COMMAND}`: change exporters/catalog_*.py, not this file. -->"
     yield ""
     yield (
-        f"All {count} metrics, from the catalog in `exporters/catalog_*.py`. A value that could not "
-        "be read is absent, and `stallscope_source_info` says why. *Basis* is what a value rests "
-        "on."
+        f"All {count} metrics, from the catalog in `exporters/catalog_*.py`. A value that could "
+        "not be read is absent, and `stallscope_source_info` says why. *Basis* is what a value "
+        "rests on."
     )
     for emitter, (heading, introduction) in SECTIONS.items():
         if emitter in by_emitter:

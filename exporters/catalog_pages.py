@@ -87,6 +87,23 @@ PAGE_COUNTERS: Final[Mapping[str, Metric]] = {
         "Bytes that a prefetch brought from the remote store and nobody used.",
         "sharded store",
     ),
+    "throttled_nanoseconds": counter(
+        "throttled_seconds",
+        "seconds",
+        "Time in which the container's CPU quota held this process.",
+        "cgroup cpu.stat",
+    ),
+    "runqueue_nanoseconds": counter(
+        "runqueue_seconds",
+        "seconds",
+        "Time in which the main thread was ready and had no CPU.",
+        "schedstat",
+    ),
+    "major_faults": counter("major_faults", "", "Page faults that waited for a disk.", "getrusage"),
+    "gc_pauses": counter("gc_pauses", "", "Garbage collections of the interpreter.", "gc hook"),
+    "gc_nanoseconds": counter(
+        "gc_seconds", "seconds", "Time in garbage collections.", "gc hook, host clock"
+    ),
 }
 
 # Page counters that become one metric with a label: page name -> (metric, tier).

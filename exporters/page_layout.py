@@ -56,6 +56,11 @@ COUNTERS = (
     "client_get_answered_keys",
     "client_get_failed_keys",
     "load_wasted_bytes",
+    "throttled_nanoseconds",
+    "runqueue_nanoseconds",
+    "major_faults",
+    "gc_pauses",
+    "gc_nanoseconds",
 )
 COUNTER_INDEX = {name: i for i, name in enumerate(COUNTERS)}
 LANE_WORDS = 64

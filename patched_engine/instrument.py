@@ -33,6 +33,7 @@ def install() -> bool:
         try:
             from patched_engine.hooks import (
                 collectives,
+                lateness,
                 lmcache_async,
                 lmcache_client,
                 lmcache_engine,
@@ -46,7 +47,7 @@ def install() -> bool:
                 module.install()
             resp_client.install_backend()
             if has_folder:  # these write to the page and nothing else
-                for module in (collectives, native_client, resp_client, steps):
+                for module in (collectives, lateness, native_client, resp_client, steps):
                     module.install()
             _installed = True
         except Exception as error:

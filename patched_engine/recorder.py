@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -31,6 +32,7 @@ patch_status: dict[str, str] = {}
 _page: Page | None = None
 _identity: dict[str, object] = {}  # who this process is, page or no page
 _lock = ForkSafeLock()
+_waiting: list[Callable[[Page], None]] = []  # for the page to be opened
 
 
 def folder() -> Path | None:
@@ -85,6 +87,8 @@ def identify(role: str, rank: int | None = None, **facts: object) -> Page | None
                 sweep_dead_pages(place, new)
                 _page = Page.create(place, new)
                 _page.add_poller(_refresh_hooks)
+                for action in _waiting:
+                    action(_page)
                 atexit.register(_close_at_exit)
             else:
                 _page.set_info(new)
@@ -92,6 +96,14 @@ def identify(role: str, rank: int | None = None, **facts: object) -> Page | None
     except Exception as error:
         fault("page", error)
         return None
+
+
+def when_paged(action: Callable[[Page], None]) -> None:
+    """Run `action(page)` with the page, now or when it is opened; again for a page of a fork."""
+    with _lock:
+        _waiting.append(action)
+        if _page is not None:
+            action(_page)
 
 
 def identity() -> dict[str, object]:
