@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import socket
 import subprocess
 import time
@@ -11,12 +12,17 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+# Below the ports that the kernel gives to whoever asks for any, which tests running beside do.
+_PORTS = range(15_000, 32_000)
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port on which nothing listens, and which is nobody's by chance a moment later."""
+    while True:
+        port = random.choice(_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def valkey_binary() -> str:

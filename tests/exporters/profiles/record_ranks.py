@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import time
 from pathlib import Path
 
 WORLD = 2
 
 
-def worker(rank: int, port: int, args: argparse.Namespace) -> None:
+def worker(rank: int, args: argparse.Namespace) -> None:
     import torch
     import torch.distributed as dist
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     on_gpu = args.backend == "nccl"
     if on_gpu:
         torch.cuda.set_device(rank)
     device = f"cuda:{rank}" if on_gpu else "cpu"
-    dist.init_process_group(args.backend, rank=rank, world_size=WORLD)
+    # By a file: a port that is free now may be another's when it is wanted.
+    meeting = f"file://{args.folder.resolve()}/meeting"
+    dist.init_process_group(args.backend, init_method=meeting, rank=rank, world_size=WORLD)
     store = dist.distributed_c10d._get_default_store()
     mine = torch.ones(args.elements, device=device)
     whole = torch.empty(WORLD * args.elements, device=device)
@@ -95,10 +94,9 @@ def main() -> None:
     import torch.multiprocessing
 
     args.folder.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(worker, (port, args), nprocs=WORLD)
+    (args.folder / "meeting").unlink(missing_ok=True)
+    torch.multiprocessing.spawn(worker, (args,), nprocs=WORLD)
+    (args.folder / "meeting").unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
