@@ -29,6 +29,9 @@ WINDOW_SECONDS: Final = 10.0
 SHORTEST_SECONDS: Final = 0.5
 # How far the server's wall clock may differ from ours between two samples before it was set anew.
 CLOCK_SLACK_SECONDS: Final = 1.0
+# IO threads at work make the main thread poll and never sleep: millions of turns a second were
+# measured, against 500 of one that sleeps between values and some thousands of an idle one.
+SPINNING_TURNS_PER_SECOND: Final = 20_000.0
 
 # Their time holds that of the commands inside them, which are counted too.
 _WRAPPERS: Final = frozenset(
@@ -77,10 +80,14 @@ def between(before: Shard, after: Shard) -> Saturation | None:
 
     active = share("used_active_time_main_thread")
     loop = share("eventloop_duration_sum", _MICROSECONDS)
+    turns = share("eventloop_cycles")
     user, system = share("used_cpu_user_main_thread"), share("used_cpu_sys_main_thread")
     first, last = command_seconds(before.info), command_seconds(after.info)
     commands = None if first is None or last is None else (last - first) / wall
-    if any(figure is not None and figure < 0 for figure in (active, loop, user, system, commands)):
+    if any(
+        figure is not None and figure < 0
+        for figure in (active, loop, turns, user, system, commands)
+    ):
         return None  # counted from 0 again
 
     def made(lower: float, upper: float, basis: SaturationBasis) -> Saturation:
@@ -88,8 +95,11 @@ def between(before: Shard, after: Shard) -> Saturation | None:
         told = None if commands is None else min(1.0, commands)
         return Saturation(min(lower, top), top, basis, told, wall)
 
+    has_io_threads = not before.io_threads == after.io_threads == 1
+    if has_io_threads and loop is not None and (turns or 0.0) > SPINNING_TURNS_PER_SECOND:
+        loop = 1.0  # nothing tells which of the time between its turns it was to sleep
     if active is not None:
-        if before.io_threads == after.io_threads == 1 or loop is None:
+        if not has_io_threads or loop is None:
             return made(active, active, "active_time")
         # With IO threads it counts no turn in which the thread polled while its CPU was another's:
         # measured .61 where run and run queue came to .99.
@@ -98,7 +108,7 @@ def between(before: Shard, after: Shard) -> Saturation | None:
         if user is None or system is None:
             return None
         return made(user + system, user + system, "main_thread_cpu")
-    if before.io_threads == after.io_threads == 1:
+    if not has_io_threads:
         return made(loop, loop, "eventloop")
     # With IO threads the loop also turns with nothing to do. Not knowing of any is no knowledge
     # that there are none.
