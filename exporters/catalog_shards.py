@@ -23,6 +23,12 @@ def _counted_by_shard(
 
 
 SHARD_UP: Final = _of_shard("up", "", "1 if the shard answered INFO.")
+SHARD_ANSWER_AGE: Final = _of_shard(
+    "answer_age_seconds",
+    "seconds",
+    "Age of the shard's answer at the tick, to add to the tick's own: 0 unless it was slow.",
+    "exporter",
+)
 # Figures of INFO that are exposed as they stand.
 SHARD_FIGURES: Final[Mapping[str, Metric]] = {
     "loading": _of_shard("loading", "", "1 while the shard loads its data set."),
@@ -142,6 +148,7 @@ SHARD_COMMAND_SHARE: Final = _of_shard(
 
 SHARD_METRICS: Final[tuple[Metric, ...]] = (
     SHARD_UP,
+    SHARD_ANSWER_AGE,
     *SHARD_FIGURES.values(),
     SHARD_INFO,
     SHARD_KEYS,

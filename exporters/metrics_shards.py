@@ -19,6 +19,9 @@ def shard_samples(snapshot: Snapshot, shard: Shard) -> Iterator[Sample]:
     """All samples of one shard; of one that is down, only that it is."""
     yield Sample(catalog.SHARD_UP, (shard.url,), float(shard.up))
     if shard.up:
+        # An answer that comes after its tick is shown by the next one, and by then has its age.
+        age_seconds = max(0.0, snapshot.now_seconds - shard.read_seconds)
+        yield Sample(catalog.SHARD_ANSWER_AGE, (shard.url,), age_seconds)
         yield from _figures(shard)
         yield from _latency(shard)
         yield from _signals(snapshot, shard)

@@ -258,6 +258,21 @@ def test_a_page_without_those_facts_has_no_series_of_them(facts):
     assert not {PATCH_INFO.name, KEY_NAMESPACE_INFO.name} & found
 
 
+def test_a_slow_shards_answer_has_its_own_age():
+    picture = snapshot(engine(2, (), None, ()))
+    shards = tuple(
+        dataclasses.replace(_shard(picture.now_seconds - late), url=f"v-{late}")
+        for late in (-0.1, 0.7)
+    )
+    picture = dataclasses.replace(picture, shards=shards)
+    with _serving(_Fixed(Evaluation(picture, (), ()))) as url:
+        seen = _scrape(url)
+    ages = [
+        seen["stallscope_shard_answer_age_seconds", (("shard", s.url),)] for s in picture.shards
+    ]
+    assert ages == pytest.approx([0.0, 0.7])
+
+
 def test_a_name_that_is_no_text_costs_nobody_elses_metrics():
     facts = {"patches": {"\ud800": "applied", "x" * 65: "off", "x" * 64: "off"}}
     picture = snapshot(engine(1, processes=(worker(0, 1, info=facts, engine_id="\udcff"),)))
