@@ -20,7 +20,8 @@ def shard_samples(snapshot: Snapshot, shard: Shard) -> Iterator[Sample]:
     yield Sample(catalog.SHARD_UP, (shard.url,), float(shard.up))
     if shard.up:
         # An answer that comes after its tick is shown by the next one, and by then has its age.
-        age_seconds = max(0.0, snapshot.now_seconds - shard.read_seconds)
+        asked_seconds = shard.read_seconds - shard.took_seconds
+        age_seconds = max(0.0, snapshot.now_seconds - asked_seconds)
         yield Sample(catalog.SHARD_ANSWER_AGE, (shard.url,), age_seconds)
         yield from _figures(shard)
         yield from _latency(shard)
@@ -70,9 +71,9 @@ def _latency(shard: Shard) -> Iterator[Sample]:
         told = shard.info.get(f"latency_percentiles_usec_{command}")
         if not isinstance(told, Mapping):
             continue
-        for name, quantile in catalog.SHARD_QUANTILES.items():
+        for name, percentile in catalog.SHARD_PERCENTILES.items():
             if (spent := number(told, name)) is not None:
-                labels = (shard.url, command, quantile)
+                labels = (shard.url, command, percentile)
                 yield Sample(catalog.SHARD_LATENCY, labels, spent / _MICROSECONDS)
 
 
