@@ -1,0 +1,1 @@
+"""Minutes-long runs of the exporter, under the soak marker."""
