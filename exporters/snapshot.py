@@ -215,7 +215,7 @@ class Shard:
     and empty where nothing was asked, or the server refused. `read_seconds` is when INFO came, on
     our CLOCK_MONOTONIC; `io_threads` the configured number, main thread included, None where the
     server does not say. `log_entries` counts the entries of its command log by kind; `denied` names
-    the signals that our user may not see.
+    the signals that our user may not see. INFO was asked for `took_seconds` before it came.
     """
 
     url: str
@@ -229,6 +229,7 @@ class Shard:
     log_entries: Mapping[str, int] = field(default_factory=dict)
     key_sample: KeySample | None = None
     denied: tuple[str, ...] = ()
+    took_seconds: float = 0.0
 
     def number(self, name: str) -> int:
         """A figure of INFO; 0 where it is not there."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 # rhythm and take an answer that is late with the next tick.
 FIRST_WAIT_SECONDS: Final = 1.5
 LATER_WAIT_SECONDS: Final = 0.2
+MOST_ASK_TIMEOUTS: Final = 2.0  # one to connect and one to be answered
 CLIENT_NAME: Final = "stallscope"
 MOST_KEYS: Final = 512  # of one question: an EXISTS each, well under a millisecond in all
 
@@ -130,6 +131,7 @@ class ShardAsker:
         import redis
 
         shown = self.url.shown
+        began_seconds = time.monotonic()
         try:
             info = self._sections()
             read_seconds = time.monotonic()
@@ -144,6 +146,10 @@ class ShardAsker:
             return Shard(shown, up=False, reason=reasons.NOT_VALKEY)
         if refused := _refused_kind(info):
             return Shard(shown, up=False, reason=refused)
+        # Each read has its limit, yet an answer that drips in is as old as its first byte.
+        took_seconds = read_seconds - began_seconds
+        if took_seconds > MOST_ASK_TIMEOUTS * ASK_TIMEOUT_SECONDS:
+            return Shard(shown, up=False, reason=reasons.TIMEOUT)
         assert self._client is not None  # INFO was answered
         # It may go away after INFO: asked again with the next.
         with contextlib.suppress(redis.exceptions.RedisError, OSError):
@@ -153,6 +159,7 @@ class ShardAsker:
             up=True,
             info=info,
             read_seconds=read_seconds,
+            took_seconds=took_seconds,
             io_threads=self._signals.io_threads,
             log_entries=dict(self._signals.log_entries),
             key_sample=self._signals.key_sample,

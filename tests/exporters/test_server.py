@@ -261,7 +261,9 @@ def test_a_page_without_those_facts_has_no_series_of_them(facts):
 def test_a_slow_shards_answer_has_its_own_age():
     picture = snapshot(engine(2, (), None, ()))
     shards = tuple(
-        dataclasses.replace(_shard(picture.now_seconds - late), url=f"v-{late}")
+        dataclasses.replace(
+            _shard(picture.now_seconds - late + 0.2), took_seconds=0.2, url=f"v-{late}"
+        )
         for late in (-0.1, 0.7)
     )
     picture = dataclasses.replace(picture, shards=shards)

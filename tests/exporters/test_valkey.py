@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from exporters import reasons
+from exporters.readers import valkey
 from exporters.readers.valkey import LATER_WAIT_SECONDS, Shards
 from tests.servers import free_port, valkey_server
 
@@ -145,6 +146,32 @@ def test_a_shard_that_freezes_and_comes_back():
             assert time.monotonic() < deadline
             time.sleep(0.1)
         shards.close()
+
+
+@pytest.mark.parametrize(("limit_seconds", "up"), [(1.0, True), (0.1, False)])
+def test_an_answer_that_drips_in_is_as_old_as_its_question(monkeypatch, limit_seconds, up):
+    monkeypatch.setattr(valkey, "ASK_TIMEOUT_SECONDS", limit_seconds)
+    body = b"redis_version:7.0.15\r\nrun_id:a\r\n"
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def drip():
+        client, _ = listening.accept()
+        with client:
+            for asked in iter(lambda: client.recv(4096), b""):
+                if b"INFO" not in asked:
+                    client.sendall(b"+OK\r\n" * asked.count(b"*"))
+                    continue
+                for byte in b"$%d\r\n%b\r\n" % (len(body), body):
+                    client.sendall(bytes((byte,)))
+                    time.sleep(0.4 / len(body))
+
+    threading.Thread(target=drip, daemon=True).start()
+    shards = Shards([f"127.0.0.1:{listening.getsockname()[1]}"])
+    [shard], _, _ = _read(shards)
+    shards.close()
+    listening.close()
+    assert (shard.up, shard.reason) == (up, "" if up else reasons.TIMEOUT)
+    assert not up or shard.took_seconds >= 0.4
 
 
 def test_many_dead_ones_cost_no_more_than_one():
