@@ -158,7 +158,7 @@ def test_an_answer_that_drips_in_is_as_old_as_its_question(monkeypatch, limit_se
         client, _ = listening.accept()
         with client, contextlib.suppress(OSError):
             for asked in iter(lambda: client.recv(4096), b""):
-                if b"INFO" not in asked:
+                if b"\r\nINFO\r\n" not in asked:  # nor CLIENT SETINFO
                     client.sendall(b"+OK\r\n" * asked.count(b"*"))
                     continue
                 for byte in b"$%d\r\n%b\r\n" % (len(body), body):
