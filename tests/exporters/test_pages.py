@@ -203,6 +203,21 @@ def test_a_page_that_goes_away_is_let_go(tmp_path, folder):
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
+def test_a_page_that_vanishes_between_the_listing_and_the_reading(tmp_path, folder, monkeypatch):
+    PageFile(tmp_path / "a.page", worker_info(0, 2))
+    gone = PageFile(tmp_path / "b.page", worker_info(1, 2)).path
+    real = os.open
+
+    def unlink_and_open(path, *arguments):
+        gone.unlink(missing_ok=True)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", unlink_and_open)
+    sample = _read(folder)
+    assert [p.process.rank for p in sample.pages] == [0]
+    assert _reasons(sample) == []  # its process has ended, which is no fault of the page
+
+
 def test_descriptors_do_not_grow(tmp_path, folder):
     PageFile(tmp_path / "a.page", worker_info(0, 2))
     (tmp_path / "bad.page").write_bytes(b"no page at all")
