@@ -310,7 +310,11 @@ class BuilderHook:
 
     def after(self, token: None, args: Any, kwargs: Any, result: Any) -> None:
         if result is not FAILED:
-            recorder.add_facts(key_fingerprint=key_fingerprint(result.token_database))
+            recorder.add_facts(
+                key_fingerprint=key_fingerprint(result.token_database),
+                # As it took effect: the environment may name it, and the model not be MLA.
+                save_only_first_rank=bool(result.save_only_first_rank),
+            )
 
 
 def facts(config: Any, metadata: Any) -> dict[str, object]:

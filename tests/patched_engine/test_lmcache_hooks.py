@@ -104,6 +104,7 @@ def test_the_header_says_who_and_how(ran: Ran) -> None:
     assert info["timeouts"] == {"lookup_seconds": 2.5, "blocking_seconds": 7.0}
     assert info["chunk_tokens"] == engine_rank.CHUNK_TOKENS
     assert len(info["key_fingerprint"]) == 16
+    assert info["save_only_first_rank"] is False
     assert len(info["connections"]) == 3, "one a thread of the client, and the test's own"
     absent = [name for name, state in info["hooks"].items() if state != "attached"]
     assert absent == []
