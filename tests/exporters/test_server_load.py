@@ -125,3 +125,28 @@ def test_clients_that_reset_their_connection_print_nothing(capfd):
                     connection.sendall(b"GET /" + b"x" * (1 << 17))
         assert _status(f"{url}/metrics")[0] == 200
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_thousand_scrapes_at_once_leave_nothing_behind():
+    statuses = []
+    with _serving() as (ticker, url):
+        ticker.set(age_seconds=0.0)
+        assert _status(f"{url}/metrics")[0] == 200
+        before = _descriptors(), threading.active_count()
+        scrapes = [
+            threading.Thread(target=lambda: statuses.append(_status(f"{url}/metrics")[0]))
+            for _ in range(1000)
+        ]
+        for scrape in scrapes:
+            scrape.start()
+        for scrape in scrapes:
+            scrape.join()
+        deadline = time.monotonic() + 10
+        while (_descriptors(), threading.active_count()) > before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert (_descriptors(), threading.active_count()) <= before
+    assert len(statuses) == 1000 and set(statuses) <= {200, 503} and 200 in statuses
+
+
+def _descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
