@@ -89,10 +89,11 @@ def read_ttfts(path: Path) -> list[float | None]:
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict) or "ttft_s" not in row or "outcome" not in row:
             raise LimitsError(f"{path}: request {number} has no ttft_s or no outcome")
-        value = row["ttft_s"] if row["outcome"] == "ok" else None
-        if row["outcome"] == "ok" and (
-            type(value) not in (int, float) or not 0 <= value < math.inf
-        ):
+        if row["outcome"] != "ok":
+            found.append(None)
+            continue
+        value = row["ttft_s"]
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
             raise LimitsError(f"{path}: request {number}: ttft_s must be a number from 0")
         found.append(value)
     return found
