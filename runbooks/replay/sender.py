@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from runbooks.replay.traces import Request
+from runbooks.replay.traces import Request, TraceError
 
 if TYPE_CHECKING:
     import aiohttp
@@ -79,7 +79,7 @@ def prompt_of(request: Request, block_tokens: int = 512) -> str | list[int]:
 
 
 async def replay(requests: Iterator[Request], options: Options, run: Run) -> None:
-    """Send every request at its time and wait for all answers; raises TraceError of the trace."""
+    """Send all at their times, wait for all answers; raises TraceError before the first send."""
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=options.timeout_s)
@@ -111,6 +111,9 @@ async def replay(requests: Iterator[Request], options: Options, run: Run) -> Non
                 number += 1
                 pending.add(task)
                 task.add_done_callback(pending.discard)
+            await asyncio.gather(*pending)
+        except TraceError as error:  # found under way: what was sent keeps its results
+            run.stopped = str(error)
             await asyncio.gather(*pending)
         finally:
             for task in pending:

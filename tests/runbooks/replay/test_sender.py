@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 pytest.importorskip("aiohttp", reason="needs aiohttp")
 
 from runbooks.replay import sender
-from runbooks.replay.traces import Request
+from runbooks.replay.traces import Request, TraceError
 
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 _TOKEN = b'data: {"choices": [{"text": "x"}]}\n\n'
@@ -18,7 +19,7 @@ _DONE = b"data: [DONE]\n\n"
 
 
 def _run(
-    answer: bytes | None, requests: list[Request], stop_error_share: float | None = None
+    answer: bytes | None, requests: Iterable[Request], stop_error_share: float | None = None
 ) -> sender.Run:
     """Replay against a server that sends `answer` and closes; None: it never says a word."""
 
@@ -94,3 +95,14 @@ def test_prefixes_are_shared_where_hashes_are() -> None:
     assert len(first) == 1200
     assert first[:1024] == second[:1024]
     assert first[1024:1028] != second[1024:1028]
+
+
+def test_a_fault_late_in_the_trace_keeps_what_was_sent() -> None:
+    def trace() -> Iterator[Request]:
+        for place in range(70):
+            yield Request(place / 100, 4, 1)
+        raise TraceError("t:71: bad")
+
+    run = _run(b"", trace())
+    assert run.stopped == "t:71: bad"
+    assert run.results
