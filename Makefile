@@ -50,5 +50,5 @@ format: setup ## let ruff rewrite what it can
 
 docs-metrics: setup ; @$(BIN)/python -m exporters.catalog_docs > docs/metrics.md ## docs/metrics.md from the catalog
 
-bench-%: setup ## one measurement beside its rivals: bench-page, bench-resp, bench-kernels, bench-trace (QUICK=1: under a minute)
+bench-%: setup ## one measurement beside its rivals: bench-page, bench-resp, bench-kernels, bench-trace, bench-exporter (QUICK=1: under a minute)
 	@$(BIN)/python -m benchmarks.$(subst -,_,$*)

@@ -32,7 +32,7 @@ def saturation(report: Report) -> None:
             continue
         report.rows += [_row(figure) for figure in figures]
         report.bars += _bars(name, io_threads, {figure.level: figure for figure in figures})
-    report.notes.append("Valkey 8.x: no program of it to be had; its INFO, as text, is tested")
+    report.notes.append("Valkey 8.x: no program of it to be had, so not measured")
 
 
 def _row(figure: Figure) -> tuple[str, ...]:
