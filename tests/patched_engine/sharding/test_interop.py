@@ -21,6 +21,7 @@ VERSIONS = pytest.mark.parametrize(
 )
 LOADING = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 WIDTH, CHUNKS = 3, 7
+TRIES = 3
 # A stock pod's MLA default: rank 0 stores, looks up and loads for all, so it alone is needed.
 STOCK: dict[str, Any] = {"extra": {}, "ranks": [0], "join": False}
 
@@ -48,12 +49,14 @@ def test_a_stock_pod_and_a_sharded_one_find_each_others_chunks(
             until(lambda: len(contents(one)) == CHUNKS, 5, "the stock pod does not store")
             assert made.bring("theirs", 1, tokens(CHUNKS) + 9) == tokens(CHUNKS)
             made.is_clean()
-        with (
-            pod(ours, WIDTH, f"resp://127.0.0.1:{two}", is_async=is_async) as made,
-            pod(stock, WIDTH, f"resp://127.0.0.1:{two}", **STOCK) as theirs,
-        ):
+        with pod(ours, WIDTH, f"resp://127.0.0.1:{two}", is_async=is_async) as made:
             made.store(1, tokens(CHUNKS) + 9)
-            assert theirs.one(0, "ask", "ours", 1, tokens(CHUNKS) + 9) == tokens(CHUNKS)
+            for _ in range(TRIES):
+                with pod(stock, WIDTH, f"resp://127.0.0.1:{two}", **STOCK) as theirs:
+                    found = theirs.one(0, "ask", "ours", 1, tokens(CHUNKS) + 9)
+                if found == tokens(CHUNKS) or found["error"] != "stuck":
+                    break  # stuck: the stock client lost a completion by itself (upstream #5547)
+            assert found == tokens(CHUNKS)
         # Name for name and byte for byte what stock has stored.
         assert contents(one) == contents(two)
         assert len(contents(one)) == CHUNKS
