@@ -16,8 +16,8 @@ DoingKind = Literal["copy", "kernel", "collective", "range", "call", "idle"]
 @dataclass(frozen=True, slots=True)
 class Doing:
     """Something that the late rank did while the others waited for it: for how long within that
-    time, as a share of it, and how much of the whole record it fills (what is always there explains
-    nothing). `bytes` of copies, 0 for the rest."""
+    time, as a share of it, and how much of the other ranks' record it fills (what is there anyway
+    explains nothing). `bytes` of copies, 0 for the rest."""
 
     kind: DoingKind
     name: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -139,14 +140,50 @@ def _meanwhile(recording: Recording, waits: Sequence[Waits], rank: int) -> tuple
         return ()
     wall = int(rows.end_ns.max() - rows.start_ns.min())
     inside = intervals.overlap(start, end, rows.start_ns, rows.end_ns)
+    usual = _usual(recording, rank, rows, wall)
     gpu = np.isin(rows.kind, t.GPU_KINDS)
     found = [
-        *_by_name(recording, rows, inside, gpu, window, wall),
-        *_by_name(recording, rows, inside, ~gpu, window, wall),
+        *_by_name(recording, rows, inside, gpu, window, usual),
+        *_by_name(recording, rows, inside, ~gpu, window, usual),
     ]
     if gpu.any():
-        found.append(_idle(rows.take(gpu), start, end, window, wall))
+        found.append(_idle(rows.take(gpu), start, end, window, usual))
     return tuple(d for d in found if d.share >= _LEAST_SHARE)
+
+
+@dataclass(frozen=True)
+class _Usual:
+    """What explains nothing: the share of a record that each thing fills where nobody is waited
+    for. `shares` by whether it is on the GPU and plain name; `idle` of the GPU."""
+
+    shares: dict[tuple[bool, str], float]
+    idle: float
+
+
+def _usual(recording: Recording, late: int, mine: t.Table, wall: int) -> _Usual:
+    """Of the other ranks; a rank that is always late is always doing what makes it late. Of the
+    late rank itself where the record shows nothing of the others."""
+    table = recording.table
+    others = []
+    for rank in np.unique(table.rank[table.rank != late]):
+        rows = table.take(table.rank == rank)
+        span = int(rows.end_ns.max() - rows.start_ns.min())
+        rows = rows.take(rows.kind != t.HOST_COLLECTIVE)
+        if span and len(rows):
+            others.append((rows, span))
+    shares: dict[tuple[bool, str], float] = {}
+    idles = []
+    ranks = others or [(mine, wall)]
+    for rows, span in ranks:
+        gpu = np.isin(rows.kind, t.GPU_KINDS)
+        for on_gpu, mask in ((True, gpu), (False, ~gpu)):
+            for label, amount in _ns_by_name(recording, rows, mask).items():
+                key = (on_gpu, label)
+                shares[key] = shares.get(key, 0.0) + amount / span / len(ranks)
+        if gpu.any():
+            busy = intervals.union(rows.start_ns[gpu], rows.end_ns[gpu])
+            idles.append(1 - int((busy[1] - busy[0]).sum()) / span)
+    return _Usual(shares, sum(idles) / len(idles) if idles else 0.0)
 
 
 def _by_name(
@@ -155,14 +192,13 @@ def _by_name(
     inside: t.Int,
     mask: npt.NDArray[np.bool_],
     window: int,
-    wall: int,
+    usual: _Usual,
 ) -> list[Doing]:
-    """Sums by plain name, those first that are more in the waits than they are everywhere."""
+    """Sums by plain name, those first that are more in the waits than is usual."""
     index = np.flatnonzero(mask & (inside > 0))
     if not len(index):
         return []
     found: dict[tuple[int, str], list[float]] = {}
-    everywhere = _everywhere(recording, rows, mask)
     ids, inverse = np.unique(rows.name[index], return_inverse=True)
     kind_of = {int(n): int(k) for n, k in zip(rows.name[index], rows.kind[index], strict=True)}
     for position, name_id in enumerate(ids):
@@ -177,7 +213,7 @@ def _by_name(
             label,
             sums[0] / 1e9,
             min(1.0, sums[0] / window),
-            min(1.0, everywhere.get(label, 0.0) / wall),
+            min(1.0, usual.shares.get((kind in t.GPU_KINDS, label), 0.0)),
             int(sums[1]) if kind_name(kind) == "copy" else 0,
         )
         for (kind, label), sums in found.items()
@@ -186,9 +222,10 @@ def _by_name(
     return doings[:_MOST_DOINGS]
 
 
-def _everywhere(
+def _ns_by_name(
     recording: Recording, rows: t.Table, mask: npt.NDArray[np.bool_]
 ) -> dict[str, float]:
+    """Nanoseconds in all, by plain name."""
     ids, inverse = np.unique(rows.name[mask], return_inverse=True)
     total = np.bincount(inverse, weights=rows.duration_ns[mask])
     out: dict[str, float] = {}
@@ -198,10 +235,7 @@ def _everywhere(
     return out
 
 
-def _idle(gpu: t.Table, start: t.Int, end: t.Int, window: int, wall: int) -> Doing:
+def _idle(gpu: t.Table, start: t.Int, end: t.Int, window: int, usual: _Usual) -> Doing:
     busy = intervals.union(gpu.start_ns, gpu.end_ns)
     inside = int(intervals.overlap(*busy, start, end).sum())
-    everywhere = int((busy[1] - busy[0]).sum())
-    return Doing(
-        "idle", "GPU idle", (window - inside) / 1e9, 1 - inside / window, 1 - everywhere / wall
-    )
+    return Doing("idle", "GPU idle", (window - inside) / 1e9, 1 - inside / window, usual.idle)

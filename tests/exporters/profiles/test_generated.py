@@ -9,11 +9,12 @@ import pytest
 pytest.importorskip("numpy")
 pytest.importorskip("msgspec")
 
+from detectors import late_in_profile
 from detectors.late_in_profile import CLEAR
 from exporters.profile import Profile
 from exporters.readers.profiles.summary import read
 from exporters.snapshot import Unseen
-from tests.exporters.profiles.simulated import Run, simulate
+from tests.exporters.profiles.simulated import Row, Run, simulate
 from tests.exporters.profiles.write_kineto import write_kineto
 from tests.exporters.profiles.write_nsys import write_nsys
 
@@ -112,3 +113,21 @@ def test_two_hundred_seeds_and_no_wrong_rank(tmp_path: Path, kind: str) -> None:
     print(kind, counts)
     assert counts["named"] >= 0.6 * len(said)
     assert counts["abstained"] <= 0.25 * len(said)
+
+
+def test_what_a_late_rank_always_does_is_its_cause(tmp_path: Path) -> None:
+    """Rank 0 stores all the time, rank 1 comes 10 ms after it began: in the waits it stores no
+    more than elsewhere, but nobody else does."""
+    run = simulate(seed=1, size=2, steps=0)
+    for step in range(60):
+        start = 10_000_000 + step * 30_200_000
+        entered = (start + 30_000_000, start + 10_000_000)
+        run.rows[0].append(Row("range", "LMCacheEngine.store", start, start + 30_200_000))
+        run.rows[1].append(Row("kernel", "gemm_0", start, entered[1]))
+        for rank, at in enumerate(entered):
+            end = entered[0] + 100_000
+            run.rows[rank].append(Row("collective", "all_gather", at, end, "all_gather", 0, step))
+    files, _ = write_kineto(run, tmp_path)
+    profile, _, _, _ = read(files, (), CLEAR)
+    (finding,) = late_in_profile.judge(profile).findings
+    assert (finding.rank, finding.cause) == (0, "store")
