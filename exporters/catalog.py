@@ -14,6 +14,12 @@ from exporters.catalog_exporter import *
 from exporters.catalog_metric import *
 from exporters.catalog_pages import *
 from exporters.catalog_profiles import *
+from exporters.catalog_requests import *
 from exporters.catalog_shards import *
 
-METRICS: Final[tuple[Metric, ...]] = (*PAGE_METRICS, *SHARD_METRICS, *EXPORTER_METRICS)
+METRICS: Final[tuple[Metric, ...]] = (
+    *PAGE_METRICS,
+    *REQUEST_METRICS,
+    *SHARD_METRICS,
+    *EXPORTER_METRICS,
+)

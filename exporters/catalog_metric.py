@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 PREFIX: Final = "stallscope_"
 
-MetricType = Literal["counter", "gauge"]
+MetricType = Literal["counter", "gauge", "histogram"]
 Emitter = Literal[
     "worker", "scheduler", "process", "engine", "shard", "exporter", "rule", "profile"
 ]
@@ -54,3 +54,22 @@ def gauge(
     emitted_by: Emitter = "process",
 ) -> Metric:
     return Metric(f"{PREFIX}{name}", "gauge", unit, labels, help_text, emitted_by, basis)
+
+
+def histogram(
+    name: str,
+    unit: str,
+    help_text: str,
+    basis: str,
+    labels: tuple[str, ...],
+    emitted_by: Emitter,
+) -> Metric:
+    """Its series are called `name` with _bucket (and the label `le`), _sum and _count."""
+    return Metric(f"{PREFIX}{name}", "histogram", unit, labels, help_text, emitted_by, basis)
+
+
+def series_names(metric: Metric) -> tuple[str, ...]:
+    """The names of a metric's series, as a query uses them."""
+    if metric.type != "histogram":
+        return (metric.name,)
+    return tuple(f"{metric.name}{suffix}" for suffix in ("_bucket", "_count", "_sum"))

@@ -104,6 +104,18 @@ PAGE_COUNTERS: Final[Mapping[str, Metric]] = {
     "gc_nanoseconds": counter(
         "gc_seconds", "seconds", "Time in garbage collections.", "gc hook, host clock"
     ),
+    "load_short_calls": counter(
+        "load_short_calls",
+        "",
+        "Calls of retrieve that brought less than the lookup before them had found.",
+        "LMCache hook",
+    ),
+    "prefetch_late_calls": counter(
+        "prefetch_late_calls",
+        "",
+        "Prefetches that ended after their lookup's timeout: their request was recomputed.",
+        "LMCache hook",
+    ),
 }
 
 # Page counters that become one metric with a label: page name -> (metric, tier).

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from exporters import reasons
 from exporters.collectives import KEPT_SECONDS, EngineJoiner
+from exporters.prefix import PrefixJoiner
 from exporters.readers.page import PageSample
 from exporters.readers.pages import FolderSample, PageFolder
 from exporters.readers.shard_access import Access
@@ -61,6 +62,7 @@ class Evaluator:
         self._shards = Shards(valkey_urls, access, with_samples)
         self._rules = tuple(rules)
         self._joiners: dict[str, EngineJoiner] = {}
+        self._prefixes: dict[str, PrefixJoiner] = {}
         self._joined_at_seconds: dict[str, float] = {}
         self._memory = FindingMemory()
         self._earlier: deque[Snapshot] = deque(maxlen=KEPT_PICTURES)
@@ -137,11 +139,15 @@ class Evaluator:
                         )
                     ),
                     groups=joiner.update(workers, now_ns),
+                    prefix_limits=self._prefixes.setdefault(engine_id, PrefixJoiner()).update(
+                        {p.rank: p for s in workers.values() if (p := s.process).rank is not None}
+                    ),
                 )
             )
         for engine_id, at in list(self._joined_at_seconds.items()):
             if now_seconds - at > KEPT_SECONDS:
                 del self._joined_at_seconds[engine_id], self._joiners[engine_id]
+                del self._prefixes[engine_id]
         return tuple(engines)
 
     def _with_shard(self, process: Process) -> Process:

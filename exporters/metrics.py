@@ -9,6 +9,7 @@ from typing import get_args
 
 from exporters import catalog, page_layout, reasons
 from exporters.catalog import Metric
+from exporters.metrics_requests import request_samples
 from exporters.metrics_shards import shard_samples
 from exporters.sample import Sample
 from exporters.snapshot import Engine, Evaluation, Liveness, Process
@@ -29,6 +30,7 @@ def samples(evaluation: Evaluation, pages_dir: Path | None) -> Iterator[Sample]:
     for engine in evaluation.snapshot.engines:
         for process in engine.processes:
             yield from _process(process)
+        yield from request_samples(engine)
         yield from _collectives(engine)
     for shard in evaluation.snapshot.shards:
         yield from shard_samples(evaluation.snapshot, shard)

@@ -4,7 +4,7 @@ Standard library only, since the writer lives inside the engine. Everything is l
 aligned to 8 bytes. A record is valid when its CRC-32 matches, so a reader that copied a half
 written record sees it, whatever the order in which the processor made the stores visible.
 
-    header | info (JSON) | lanes | marks | pending | operations | rings
+    header | info (JSON) | lanes | marks | gauges | pending | operations | rings
 
 Counters live in one lane per writer thread and are summed by the reader. Times are nanoseconds of
 CLOCK_MONOTONIC. A record that is reused carries a new sequence number (`seq`, from 1; 0 is empty).
@@ -12,103 +12,17 @@ CLOCK_MONOTONIC. A record that is reused carries a new sequence number (`seq`, f
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import zlib
 from dataclasses import dataclass
 
+from exporters.page_fields import *
+
 MAGIC = b"STALLPG1"
-VERSION = 1
+VERSION = 2
 SUFFIX = ".page"
-
-# Cumulative counters, in lane order. Append only: a position is the layout.
-COUNTERS = (
-    "steps",
-    "step_nanoseconds",
-    "collectives",
-    "hook_faults",
-    "ring_drops",
-    "pending_drops",
-    "store_calls",
-    "store_tokens",
-    "store_chunks",
-    "store_bytes",
-    "store_expected_chunks",
-    "store_nanoseconds",
-    "load_calls",
-    "load_asked_tokens",
-    "load_tokens",
-    "load_l1_chunks",
-    "load_l1_bytes",
-    "load_l2_chunks",
-    "load_l2_bytes",
-    "load_nanoseconds",
-    "lookup_calls",
-    "lookup_asked_tokens",
-    "lookup_hit_tokens",
-    "lookup_nanoseconds",
-    "lookup_timeouts",
-    "put_l2_chunks",
-    "put_l2_bytes",
-    "client_calls",
-    "client_asked_keys",
-    "client_failed_calls",
-    "client_get_answered_keys",
-    "client_get_failed_keys",
-    "load_wasted_bytes",
-    "throttled_nanoseconds",
-    "runqueue_nanoseconds",
-    "major_faults",
-    "gc_pauses",
-    "gc_nanoseconds",
-)
-COUNTER_INDEX = {name: i for i, name in enumerate(COUNTERS)}
-LANE_WORDS = 64
-LANE_COUNT = 65  # the last one takes what threads that found no lane free have counted
-SHARED_LANE = LANE_COUNT - 1
-
-# Timestamps (0: never). Each has one writer.
-MARKS = (
-    "heartbeat",
-    "step_started",
-    "step_finished",
-    "store_started",
-    "store_finished",
-    "load_started",
-    "load_finished",
-    "lookup_started",
-    "lookup_finished",
-)
-MARK_INDEX = {name: i for i, name in enumerate(MARKS)}
-MARK_WORDS = 32
-
-# Operations of process groups. Append only.
-OPS = (
-    "unknown",
-    "all_gather",
-    "reduce_scatter",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "reduce",
-    "gather",
-    "scatter",
-    "send",
-    "recv",
-)
-OP_INDEX = {name: i for i, name in enumerate(OPS)}
-SYMMETRIC_OPS = frozenset({"all_gather", "reduce_scatter", "all_reduce", "all_to_all", "barrier"})
-
-# How the time of a ring record was measured. "none": an asynchronous call seen from the host,
-# whose times are never published as wait.
-BASES = ("none", "host", "cuda_event", "profiler")
-BASIS_INDEX = {name: i for i, name in enumerate(BASES)}
-
-KINDS = ("none", "store", "load", "lookup", "exists", "get", "set", "prefetch")
-KIND_INDEX = {name: i for i, name in enumerate(KINDS)}
-TIERS = ("", "l1", "l2", "mixed")
-TIER_INDEX = {name: i for i, name in enumerate(TIERS)}
 
 HEADER_BYTES = 4096
 INFO_BYTES = 16384
@@ -165,8 +79,12 @@ class Layout:
         return self.lanes_offset + LANE_COUNT * LANE_WORDS * 8
 
     @property
-    def pending_offset(self) -> int:
+    def gauges_offset(self) -> int:
         return self.marks_offset + MARK_WORDS * 8
+
+    @property
+    def pending_offset(self) -> int:
+        return self.gauges_offset + GAUGE_WORDS * 8
 
     @property
     def operations_offset(self) -> int:
@@ -187,6 +105,12 @@ class Layout:
     def ring_offset(self, ring: int) -> int:
         """Offset of ring `ring`: a head word (records begun so far), then the records."""
         return self.rings_offset + ring * self.ring_bytes
+
+
+def lookup_number(lookup_id: str) -> int:
+    """64 bits of a lookup's id, never 0: equal on every rank and in every process."""
+    digest = hashlib.blake2b(lookup_id.encode("utf-8", "replace"), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
 
 
 class PageError(ValueError):
@@ -231,7 +155,8 @@ class RingRecord:
 
 @dataclass(frozen=True, slots=True)
 class OperationRecord:
-    """One finished store, load or lookup."""
+    """One finished store, load or lookup. A lookup's `bytes` are `lookup_number` of its id, so that
+    the answers of an engine's ranks to one question are found again; 0 where it has none."""
 
     seq: int
     kind: str

@@ -61,11 +61,10 @@ class TickCollector(Collector):
             suffix = "_total" if metric.type == "counter" else ""
             family = Family(metric.name.removesuffix("_total"), metric.help, metric.type)
             for sample in found:
-                family.add_sample(
-                    family.name + suffix,
-                    dict(zip(metric.labels, map(_encodable, sample.labels), strict=True)),
-                    sample.value,
-                )
+                labels = dict(zip(metric.labels, map(_encodable, sample.labels), strict=True))
+                if sample.bound:
+                    labels["le"] = sample.bound
+                family.add_sample(family.name + (suffix or sample.suffix), labels, sample.value)
             yield family
 
     def _samples(self) -> Iterator[Sample]:

@@ -91,7 +91,8 @@ class Operation:
     """One finished store, load or lookup from a page's operation ring.
 
     `expected_chunks` is this rank's share of the chunks under c mod W; `chunks` and `bytes` what
-    this rank really moved; `tier` is "l1", "l2" or "" where it does not apply.
+    this rank really moved; `tier` is "l1", "l2" or "" where it does not apply. A lookup moves
+    nothing: its `bytes` are `page_layout.lookup_number` of its id, equal on all ranks.
     """
 
     kind: Literal["store", "load", "lookup"]
@@ -123,6 +124,7 @@ class Process:
 
     `counters` are the page's cumulative counters summed over lanes (names: page_layout.COUNTERS);
     `marks` its timestamps in seconds, absent where never set (names: page_layout.MARKS);
+    `gauges` its amounts that go up and down (names: page_layout.GAUGES);
     `info` the facts of the header (configured timeouts, shard URL template, patches, hooks).
     `shard` is the URL of the one among the snapshot's shards that this process uses, "" for none.
     """
@@ -144,6 +146,17 @@ class Process:
     operations: tuple[Operation, ...] = ()
     torn_records: int = 0
     shard: str = ""
+    gauges: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixLimit:
+    """How often one rank alone cut the prefix of a lookup, and how many chunks that the others
+    still hold were lost by it; accumulated since the reader began."""
+
+    rank: int
+    limited_lookups: int
+    lost_chunks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +167,7 @@ class Engine:
     world_size: int
     processes: tuple[Process, ...]
     groups: tuple[Group, ...] = ()
+    prefix_limits: tuple[PrefixLimit, ...] = ()
 
     def workers(self) -> dict[int, Process]:
         """The worker pages by rank; a rank without a page is missing from the mapping."""

@@ -14,6 +14,7 @@ from lab.lookups import Lookups
 from lab.messages import Channel, Part, Step, done_from, step_body
 from lab.settings import CHUNK_TOKENS, Settings
 from lab.streams import Request
+from patched_engine import requests as request_log
 
 _IDLE_SECONDS: Final = 0.005
 # Longer than LMCache's own limit on a blocking GET (10 s), so only what has no limit gets here.
@@ -92,8 +93,15 @@ class Scheduler:
                 continue
             while self.todo and go_seconds + self.todo[0].arrival_seconds <= now:
                 request = self.todo.popleft()
-                self.waiting.append(Tracked(request, go_seconds + request.arrival_seconds))
+                arrived_seconds = go_seconds + request.arrival_seconds
+                self.waiting.append(Tracked(request, arrived_seconds))
+                arrived_unix_seconds = time.time() - (now - arrived_seconds)
+                request_log.admitted(request.id, request.length_tokens, arrived_unix_seconds)
             step = self._next_step()
+            tokens = (
+                {part.id: part.last_token - part.first_token for part in step.parts} if step else {}
+            )
+            request_log.scheduled(tokens, len(self.waiting), len(self.running))
             if step is None:
                 time.sleep(_IDLE_SECONDS)
             else:
@@ -188,6 +196,8 @@ class Scheduler:
             tracked.compute_seconds += ended - begun - (tracked.load_seconds * part.is_first)
             if part.is_last:
                 tracked.finished_seconds = ended
+                request_log.first_token(part.id, 0, min(tracked.loaded_tokens, default=0))
+                request_log.finished(part.id)
                 self.running.remove(tracked)
                 self._free_pages.extend(tracked.pages)
                 self.finished.append(tracked)

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from patched_engine.instrument import install, status
+from patched_engine.request_log import requests
 
-__all__ = ["install", "status"]
+__all__ = ["install", "requests", "status"]

@@ -41,13 +41,21 @@ def install() -> bool:
                 resp_client,
                 sharding,
                 steps,
+                vllm_requests,
             )
 
             for module in (lmcache_engine, lmcache_client, lmcache_async, sharding):
                 module.install()
             resp_client.install_backend()
             if has_folder:  # these write to the page and nothing else
-                for module in (collectives, lateness, native_client, resp_client, steps):
+                for module in (
+                    collectives,
+                    lateness,
+                    native_client,
+                    resp_client,
+                    steps,
+                    vllm_requests,
+                ):
                     module.install()
             _installed = True
         except Exception as error:

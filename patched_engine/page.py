@@ -122,6 +122,7 @@ class Page:
         self._words = memoryview(mapping).cast("Q")
         self._lanes_word = self._layout.lanes_offset // 8
         self._marks_word = self._layout.marks_offset // 8
+        self._gauges_word = self._layout.gauges_offset // 8
         self._free_lanes: deque[int] = deque(range(layout.SHARED_LANE))
         self._local = threading.local()
         self._overflow: deque[tuple[int, int]] = deque(maxlen=MOST_OVERFLOW)
@@ -207,6 +208,10 @@ class Page:
         now = _monotonic_ns()
         self._words[self._marks_word + mark] = now
         return now
+
+    def gauge(self, gauge: int, value: int) -> None:
+        """Set one gauge (an index of `page_layout.GAUGES`); not negative."""
+        self._words[self._gauges_word + gauge] = value
 
     def _add_first(self, counter: int, amount: int) -> None:
         """A thread's first count claims a lane; where none is free the heartbeat counts for it.

@@ -19,6 +19,7 @@ _OPERATION_SEQS = struct.Struct(f"<Q{layout.OPERATION_BYTES - 8}x")
 _PENDING_SEQS = struct.Struct(f"<Q{layout.PENDING_BYTES - 8}x")
 _LANES = struct.Struct(f"<{layout.LANE_COUNT * layout.LANE_WORDS}Q")
 _MARKS = struct.Struct(f"<{layout.MARK_WORDS}Q")
+_GAUGES = struct.Struct(f"<{layout.GAUGE_WORDS}Q")
 _MOST_RING_RECORDS = 1 << 20
 
 MOST_RANKS = 4096  # a page is another process's word: a larger world would be listed rank by rank
@@ -191,6 +192,7 @@ class PageReader:
         data = os.pread(self._fd, shape.rings_offset - start, start)
         lanes = _LANES.unpack_from(data)
         marks = _MARKS.unpack_from(data, shape.marks_offset - start)
+        gauges = _GAUGES.unpack_from(data, shape.gauges_offset - start)
         heartbeat_ns = marks[layout.MARK_INDEX["heartbeat"]] or self.header.start_ns
         heartbeat_age_seconds = max(0, now_ns - heartbeat_ns) / NANOSECONDS
         seats = self._seats()
@@ -221,6 +223,7 @@ class PageReader:
             info=self.info,
             pending=pending,
             operations=tuple(self._operations.values()),
+            gauges={name: gauges[i] for i, name in enumerate(layout.GAUGES)},
             torn_records=self._torn + sum(c.torn for c in self._cursors.values()),
         )
         return PageSample(

@@ -91,7 +91,13 @@ class UnderWay:
             if page is not None:
                 page.add(_C["lookup_hit_tokens"], tokens)
                 page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
-                page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, tokens, 0, 0, 0)
+                number = layout.lookup_number(lookup_id)
+                page.operation(
+                    layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, tokens, 0, number, 0
+                )
+                limit_ns = timeout_ns(page, "lookup_seconds")
+                if self._kind == "prefetch" and 0 < limit_ns < end_ns - start_ns:
+                    page.add(_C["prefetch_late_calls"])  # its request was given up meanwhile
         return page
 
     def drop(self, lookup_id: str) -> Begun | None:

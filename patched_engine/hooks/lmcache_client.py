@@ -183,7 +183,10 @@ class LookupClientHook:
                 page.add(_C["lookup_asked_tokens"], asked)
                 page.add(_C["lookup_hit_tokens"], found)
                 page.add(_C["lookup_nanoseconds"], end_ns - start_ns)
-                page.operation(layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, found, 0, 0, 0)
+                number = layout.lookup_number(_lookup_id(args, kwargs))
+                page.operation(
+                    layout.KIND_INDEX["lookup"], 0, start_ns, end_ns, found, 0, number, 0
+                )
 
 
 def _lookup_id(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

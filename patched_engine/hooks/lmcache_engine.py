@@ -15,6 +15,7 @@ from typing import Any
 
 from exporters import page_layout as layout
 from patched_engine import recorder, telemetry
+from patched_engine.hooks import l1
 from patched_engine.hooks.work import Work, moved, owned_chunks, prefetched, whole_chunks
 from patched_engine.hooks.wrap import FAILED, attach, when_imported
 from patched_engine.page import Page
@@ -197,6 +198,8 @@ class RetrieveHook(_EngineHook):
         page.add(_C["load_calls"])
         page.add(_C["load_asked_tokens"], work.asked_tokens)
         page.add(_C["load_tokens"], work.tokens)
+        if work.tokens < work.asked_tokens:
+            page.add(_C["load_short_calls"])
         if not work.is_counted:
             page.add(_C["load_l1_chunks"], work.l1[0])
             page.add(_C["load_l1_bytes"], work.l1[1])
@@ -230,6 +233,8 @@ class LookupHook(_EngineHook):
         offsets = _argument(args, kwargs, 3, "offsets")
         work.asked_tokens = len(tokens) if tokens is not None else int(sum(offsets or ()))
         work.tokens = 0 if result is FAILED else int(result)
+        lookup_id = self.request_id(args, kwargs)
+        work.lookup_number = layout.lookup_number(lookup_id) if lookup_id else 0
 
     def operation(
         self, work: Work, args: tuple[Any, ...], kwargs: Mapping[str, Any], error: str
@@ -242,7 +247,9 @@ class LookupHook(_EngineHook):
         page.add(_C["lookup_asked_tokens"], work.asked_tokens)
         page.add(_C["lookup_hit_tokens"], work.tokens)
         page.add(_C["lookup_nanoseconds"], work.end_ns - work.start_ns)
-        page.operation(_LOOKUP, 0, work.start_ns, work.end_ns, work.tokens, 0, 0, 0)
+        page.operation(
+            _LOOKUP, 0, work.start_ns, work.end_ns, work.tokens, 0, work.lookup_number, 0
+        )
 
 
 class BatchedPutHook:
@@ -315,6 +322,7 @@ class BuilderHook:
                 # As it took effect: the environment may name it, and the model not be MLA.
                 save_only_first_rank=bool(result.save_only_first_rank),
             )
+            l1.watch(result)
 
 
 def facts(config: Any, metadata: Any) -> dict[str, object]:

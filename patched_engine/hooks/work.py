@@ -21,6 +21,7 @@ class Work:
         "is_counted",
         "l1",
         "l2",
+        "lookup_number",
         "start_ns",
         "tokens",
     )
@@ -34,6 +35,7 @@ class Work:
         self.l2 = [0, 0]
         self.is_counted = False  # what moved was counted as it came, in the background
         self.has_range = False
+        self.lookup_number = 0
 
     @property
     def chunks(self) -> int:

@@ -23,6 +23,7 @@ from exporters.catalog import (
     SHARD_COMMAND_FIGURES,
     SHARD_COMMANDS,
     SHARD_FIGURES,
+    series_names,
 )
 from exporters.metrics import samples
 from exporters.server import STALE_AFTER_SECONDS, MetricsServer, TickCollector
@@ -34,6 +35,7 @@ from exporters.snapshot import (
     KeySample,
     OpenCollective,
     Pending,
+    PrefixLimit,
     Shard,
     Unseen,
     Verdict,
@@ -99,10 +101,17 @@ def _evaluation(size=2):
         for i, kind in enumerate(("store", "load", "lookup", "exists", "get", "set", "prefetch"))
     )
     processes = (
-        *(worker(r, size, pending=pending, info=FACTS) for r in range(size)),
+        *(
+            dataclasses.replace(
+                worker(r, size, pending=pending, info=FACTS), marks={"l1_read": 1.0}
+            )
+            for r in range(size)
+        ),
         dataclasses.replace(worker(0, size, info=FACTS), roles=("scheduler",), rank=None),
     )
-    picture = snapshot(engine(size, groups, None, processes))
+    whole = engine(size, groups, None, processes)
+    limits = tuple(PrefixLimit(rank, 2, 64) for rank in range(size))
+    picture = snapshot(dataclasses.replace(whole, prefix_limits=limits))
     picture = dataclasses.replace(
         picture,
         shards=(
@@ -179,12 +188,12 @@ def test_what_is_emitted_is_the_catalog_and_the_catalog_is_emitted():
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-    listed = {metric.name: metric for metric in METRICS}
+    listed = {name: metric for metric in METRICS for name in series_names(metric)}
     assert set(emitted) == set(listed)
     for name, (family, labels) in emitted.items():
         assert family.type == listed[name].type
         assert family.documentation == listed[name].help
-        assert labels == sorted(listed[name].labels)
+        assert labels == sorted((*listed[name].labels, *(["le"] if "_bucket" in name else [])))
 
 
 def test_the_strict_openmetrics_parser_takes_it():
