@@ -192,9 +192,7 @@ _STEPS: Final = Row(
             "Findings over time",
             (
                 Target(
-                    by(
-                        "max", "engine, finding, severity, rank, shard", pick(catalog.FINDING, RANK)
-                    ),
+                    by("max", _FINDING, pick(catalog.FINDING, RANK)),
                     "{{finding}} {{rank}}{{shard}}",
                 ),
             ),
