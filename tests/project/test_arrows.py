@@ -14,6 +14,7 @@ LINT = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
 NAMED = (
     "exporters/page_layout.py",
     "exporters/catalog.py",
+    "exporters/log_lines.py",
     "exporters/snapshot.py",
 )
 
@@ -41,6 +42,7 @@ def empty_house(tmp_path: Path) -> Path:
 
 ALLOWED = (
     ("patched_engine/page.py", "from exporters import catalog, page_layout"),
+    ("patched_engine/hooks.py", "from exporters.log_lines import find"),
     ("detectors/store_skew.py", "from exporters.snapshot import Snapshot"),
     ("detectors/store_skew.py", "from exporters import catalog"),
     ("dashboards/boards.py", "import detectors"),
