@@ -39,14 +39,36 @@ def as_in_the_post(url: str) -> dict[str, str]:
     }
 
 
-def workers(server: Server) -> dict[int, object]:
-    """Each rank's page, read while the engine lives."""
+def pages(server: Server) -> list[object]:
+    """The pages, read while the engine lives."""
     folder = PageFolder(server.pages)
     try:
-        samples = folder.read(time.monotonic_ns()).pages
+        return list(folder.read(time.monotonic_ns()).pages)
     finally:
         folder.close()
-    return {s.process.rank: s for s in samples if "worker" in s.process.roles}
+
+
+def workers(server: Server) -> dict[int, object]:
+    """Each rank's page."""
+    return {s.process.rank: s for s in pages(server) if "worker" in s.process.roles}
+
+
+def check_requests(server: Server, asked: int, from_cache: int) -> None:
+    """vLLM's scheduler has had so many requests, of which so many got most of it from LMCache."""
+    (page,) = (s.process for s in pages(server) if "scheduler" in s.process.roles)
+    counters = page.counters
+    assert counters["requests_admitted"] == counters["requests_finished"] == asked, counters
+    assert counters["requests_hit_external"] == from_cache, counters
+    assert counters["requests_hit_none"] == asked - from_cache, counters
+    assert counters["prompt_tokens"] == asked * PROMPT_TOKENS
+    assert counters["prompt_external_cached_tokens"] == from_cache * CHUNKS * CHUNK_TOKENS
+    computed = counters["prompt_tokens"] - counters["prompt_external_cached_tokens"]
+    assert counters["scheduled_prefill_tokens"] == computed
+    firsts = sum(n for name, n in counters.items() if name.startswith("ttft_0_bucket"))
+    assert firsts == asked
+    assert 0 < counters["ttft_0_nanoseconds"] < asked * 300e9
+    assert page.gauges["requests_running"] == page.gauges["requests_waiting"] == 0
+    assert "prefill_scheduled" in page.marks
 
 
 def is_close(one: Answer, other: Answer) -> bool:
@@ -87,12 +109,14 @@ def test_sharded(mla: Path, shards, tmp_path: Path) -> None:
         check_stored(server)
         from_l1 = server.ask(first)
         check_loaded(server, "l1")
+        check_requests(server, 2, 1)
         assert server.trouble() == []
     assert shards.chunks() == [owned_chunks(0, CHUNKS, rank, RANKS) for rank in range(RANKS)]
     with serve(mla, tmp_path / "b", MULTI, environment, *PCP) as server:
         from_l2 = server.ask(first)
         check_loaded(server, "l2")
         multi_cold, multi_l1 = server.ask(second), server.ask(second)
+        check_requests(server, 3, 2)
         assert server.trouble() == []
     with serve(mla, tmp_path / "c", CONNECTOR, environment, *PCP) as server:
         multi_l2 = server.ask(second)
