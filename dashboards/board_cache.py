@@ -114,6 +114,39 @@ _WORTH: Final = Row(
             high=1,
         ),
         Panel(
+            "Requests by where their prefix came from",
+            (
+                Target(
+                    total("engine, source", rate(catalog.REQUEST_HITS, ENGINE)),
+                    "{{engine}} {{source}}",
+                ),
+            ),
+            "reqps",
+            "Prompts that are done, by the source of most of their cached tokens: the engine's own "
+            "prefix cache, external (LMCache), or none.",
+            "the mix of your traffic; external gone while shards are up is a cache nobody reaches.",
+            still="what is healthy depends on the traffic",
+            low=0,
+            stacked=True,
+        ),
+        Panel(
+            "Chunks lost behind the rank that cuts the prefix",
+            (
+                Target(
+                    total("engine, rank", rate(catalog.PREFIX_LOST, ENGINE)),
+                    "{{engine}} rank {{rank}}",
+                ),
+            ),
+            "short",
+            "Chunks a second that all other ranks hold and nobody can use, since this rank lacks "
+            "one before them: its shard is cold, or evicts more than the others.",
+            "0 on every rank.",
+            healthy=Healthy(high=0),
+            still="the lab's one-shard incidents cut all ranks alike",
+            low=0,
+            runbooks=("evicted-before-load",),
+        ),
+        Panel(
             "Time of a command on the main thread, p99",
             (
                 Target(
@@ -189,6 +222,23 @@ _MEMORY: Final = Row(
             "Reads of keys that were not there, lookups of new prompts among them.",
             "no more than new prompts bring.",
             still="what is healthy depends on the traffic",
+            low=0,
+        ),
+        Panel(
+            "L1 used, of its size",
+            (
+                Target(
+                    pick(catalog.L1_USED, ENGINE)
+                    + " / ("
+                    + pick(catalog.L1_CAPACITY, ENGINE)
+                    + " > 0)",
+                    "{{engine}} rank {{rank}}",
+                ),
+            ),
+            "percentunit",
+            "How full each rank's part of the pod's CPU memory is.",
+            "any level below 100%; all ranks alike where the store is sharded.",
+            still="a full cache is healthy",
             low=0,
         ),
         Panel(

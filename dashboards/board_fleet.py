@@ -7,6 +7,7 @@ from typing import Final
 from dashboards import recording
 from dashboards.gates import GATES
 from dashboards.model import Board, Healthy, Panel, Row, Target
+from dashboards.pages import EXPORTER_DOWN, RHO_RISING, TTFT_GATE
 from dashboards.promql import ENGINE, FLEET, RANK, SHARD, by, equals, pick, rate, top, total
 from dashboards.variables import ENGINE_VARIABLES
 from dashboards.variables import RANK as RANK_VARIABLE
@@ -112,15 +113,14 @@ _STALLS: Final = Row(
         ),
         Panel(
             "rho: how busy engines are",
-            (Target(pick(recording.STEP_SHARE, ENGINE), "{{namespace}}/{{engine}}"),),
-            "percentunit",
-            "The share of time in which an engine is inside a step. It does one step at a time: at "
-            "100% its queue has no end.",
-            f"below {_BUSY_SHARE:.0%}, and not growing.",
-            healthy=Healthy(high=_BUSY_SHARE),
+            (Target(pick(recording.RHO, ENGINE), "{{namespace}}/{{engine}}"),),
+            "short",
+            "Requests that come, times the time in steps that each takes. An engine does one step "
+            "at a time: at 1 its queue has no end.",
+            f"below {_BUSY_SHARE:g}, and not growing.",
             still="no incident of the lab fills an engine",
             low=0,
-            high=1,
+            runbooks=(RHO_RISING,),
         ),
         Panel(
             f"The {_MOST} busiest shards",
@@ -163,7 +163,7 @@ _GATES: Final = Row(
             still=NO_VLLM,
             low=0,
             high=1,
-            runbooks=("ttft-gate",),
+            runbooks=(TTFT_GATE,),
             no_value="No bucket at this limit, or no vLLM is scraped",
         )
         for gate in GATES
@@ -215,7 +215,7 @@ _SOURCES: Final = Row(
             healthy=Healthy(high=_TICK_AGE_SECONDS),
             still="no incident of the lab stops an exporter",
             low=0,
-            runbooks=("exporter-down",),
+            runbooks=(EXPORTER_DOWN,),
         ),
         Panel(
             "What could not be read",
@@ -230,7 +230,7 @@ _SOURCES: Final = Row(
             healthy=Healthy(absent=True),
             moves_in=("dead-shard", "frozen-shard"),
             hidden=("Value",),
-            runbooks=("exporter-down",),
+            runbooks=(EXPORTER_DOWN,),
             no_value="all was read",
         ),
     ),

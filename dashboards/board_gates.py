@@ -6,13 +6,16 @@ from typing import Final
 
 from dashboards import foreign, recording
 from dashboards.board_fleet import NO_VLLM
-from dashboards.gates import GATES, LEAST_REQUESTS, MEAN_LIMIT_SECONDS, RUNBOOK
+from dashboards.gates import GATES, LEAST_REQUESTS, MEAN_LIMIT_SECONDS
 from dashboards.model import Board, Healthy, Panel, Row, Target
-from dashboards.promql import FLEET, pick, rate, total
-from dashboards.variables import FLEET_VARIABLES, MODEL
+from dashboards.pages import TTFT_GATE as RUNBOOK
+from dashboards.promql import ENGINE, FLEET, pick, rate, total
+from dashboards.variables import ENGINE_VARIABLES, MODEL
+from exporters import catalog
 
 _MODEL: Final = f'{FLEET}, model_name=~"$model"'
 _POD: Final = "namespace, pod"
+NO_GATE: Final = "no run of the lab is long enough to miss a gate"
 _NO_DATA: Final = "No vLLM is scraped"
 
 
@@ -76,6 +79,59 @@ _JUDGED: Final = Row(
             low=0,
             runbooks=(RUNBOOK,),
             no_value=_NO_DATA,
+        ),
+    ),
+)
+
+_BAND: Final = "prompt_tokens"
+_BAND_LEGEND: Final = "up to {{prompt_tokens}} tokens"
+_BUCKETS, _COUNTS, _SUMS = catalog.series_names(catalog.TTFT)
+
+
+def _band_quantile(quantile: float) -> Target:
+    buckets = total(f"{_BAND}, le", rate(_BUCKETS, ENGINE))
+    return Target(f"histogram_quantile({quantile:g}, {buckets})", _BAND_LEGEND)
+
+
+_BANDS: Final = Row(
+    "By length of the prompt, as the scheduler's page counts it",
+    (
+        Panel(
+            "P50 by prompt length",
+            (_band_quantile(0.5),),
+            "s",
+            "Half of the prompts of a band have their first token within this time. A band is "
+            "named by the most tokens of its prompts.",
+            f"below {GATES[0].limit_seconds:g} s in every band.",
+            width=8,
+            healthy=Healthy(high=GATES[0].limit_seconds),
+            still=NO_GATE,
+            low=0,
+            runbooks=(RUNBOOK,),
+        ),
+        Panel(
+            "P90 by prompt length",
+            (_band_quantile(0.9),),
+            "s",
+            "Nine of ten prompts of a band have their first token within this time. One band that "
+            "is slow alone is a tier too slow for its length; all of them slow are a stall.",
+            f"below {GATES[1].limit_seconds:g} s in every band.",
+            width=8,
+            healthy=Healthy(high=GATES[1].limit_seconds),
+            still=NO_GATE,
+            low=0,
+            runbooks=(RUNBOOK,),
+        ),
+        Panel(
+            "Requests by prompt length",
+            (Target(total(_BAND, rate(_COUNTS, ENGINE)), _BAND_LEGEND),),
+            "reqps",
+            "First tokens a second, by band.",
+            "the mix of your traffic.",
+            width=8,
+            still="what is healthy depends on the traffic",
+            low=0,
+            stacked=True,
         ),
     ),
 )
@@ -155,6 +211,6 @@ GATES_BOARD: Final = Board(
     uid="stallscope-gates",
     title="Stallscope / Gates",
     description="Time to first token against its limits.",
-    variables=(*FLEET_VARIABLES, MODEL),
-    rows=(_JUDGED, _WHY),
+    variables=(*ENGINE_VARIABLES, MODEL),
+    rows=(_JUDGED, _BANDS, _WHY),
 )

@@ -8,16 +8,13 @@ from typing import Final
 from dashboards import foreign
 from dashboards.durations import Scale
 from dashboards.finding_alerts import SHARD_DOWN, alert_name
+from dashboards.pages import EXPORTER_DOWN, PAGE_MISSING, RHO_RISING
 from dashboards.promql import equals, pick, rate
-from dashboards.recording import SATURATION, STEP_SHARE
+from dashboards.recording import RHO, SATURATION
 from dashboards.rule_model import Alert
 from exporters import catalog
 
 WATCHDOG: Final = "StallscopeWatchdog"
-# Runbook pages of alerts that are no findings; a page of a finding is named after its rule.
-EXPORTER_DOWN: Final = "exporter-down"
-PAGE_MISSING: Final = "page-missing"
-RHO: Final = "rho-rising"
 JOB: Final = ".*stallscope.*"
 
 _KEEP_SECONDS: Final = 300
@@ -143,7 +140,7 @@ def _trends(scale: Scale) -> Iterator[Alert]:
     lower = pick(SATURATION, equals("bound", "lower"))
     for name, series, place in (
         ("StallscopeShardRhoRising", lower, "shard {{ $labels.shard }}"),
-        ("StallscopeEngineRhoRising", STEP_SHARE, "engine {{ $labels.engine }}"),
+        ("StallscopeEngineRhoRising", RHO, "engine {{ $labels.engine }}"),
     ):
         yield Alert(
             name=name,
@@ -159,5 +156,5 @@ def _trends(scale: Scale) -> Iterator[Alert]:
                 f"Utilisation of {place} averaged {{{{ $value | humanizePercentage }}}} over 15 "
                 "minutes and grows: at 1 its queue has no end."
             ),
-            runbook=RHO,
+            runbook=RHO_RISING,
         )

@@ -8,6 +8,7 @@ from typing import Final
 
 from dashboards import foreign
 from dashboards.durations import Scale
+from dashboards.pages import TTFT_GATE as RUNBOOK
 from dashboards.promql import pick
 from dashboards.recording import (
     LONG_SECONDS,
@@ -22,7 +23,6 @@ from dashboards.recording import (
 )
 from dashboards.rule_model import Alert, AlertSeverity
 
-RUNBOOK: Final = "ttft-gate"
 LEAST_REQUESTS: Final = 50
 _KEEP_SECONDS: Final = 300
 # From here on an error budget is small enough for a burn rate to mean something: at an objective

@@ -19,7 +19,7 @@ _WORD: Final = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 @cache
 def emitted() -> frozenset[str]:
     """Every name that something emits."""
-    ours = {metric.name for metric in catalog.METRICS}
+    ours = {name for metric in catalog.METRICS for name in catalog.series_names(metric)}
     recorded = {rule.record for rule in recordings(Scale())}
     return frozenset(ours | recorded | foreign.VLLM_METRICS | foreign.PROMETHEUS_METRICS)
 

@@ -11,6 +11,7 @@ import subprocess
 
 import pytest
 
+from dashboards.pages import ALERT_PAGES
 from detectors import ALL_RULES
 from detectors.profile_rules import PROFILE_RULES
 from runbooks.cli import commands, exit_codes
@@ -30,7 +31,8 @@ VARIABLES = {
 
 
 def test_every_rule_has_a_page_and_every_page_a_rule():
-    assert set(page_names()) == {rule.name for rule in (*ALL_RULES, *PROFILE_RULES)}
+    named = {rule.name for rule in (*ALL_RULES, *PROFILE_RULES)}
+    assert set(page_names()) == named | ALERT_PAGES
 
 
 @pytest.mark.parametrize("name", page_names())
