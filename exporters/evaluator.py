@@ -190,6 +190,8 @@ def _kept(snapshot: Snapshot) -> Snapshot:
         ),
         unseen=(),
         earlier=(),
+        stacks=(),
+        logs=(),
     )
 
 

@@ -37,6 +37,11 @@ MISSING_TABLE: Final = "missing_table"
 NO_COLLECTIVES: Final = "no_collectives"
 NO_CLOCK: Final = "no_clock"
 DAMAGED: Final = "damaged"
+NO_TOOL: Final = "no_tool"
+NO_PTRACE: Final = "no_ptrace"
+NO_PROCESS: Final = "no_process"
+NOT_PYTHON: Final = "not_python"
+ENDED: Final = "ended"
 
 ALL: Final = frozenset(
     value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str)

@@ -252,11 +252,72 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Frame:
+    """One call of a stack: `file` as far as its package (lmcache/v1/cache_engine.py)."""
+
+    function: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One thread and its calls, innermost first. `active`: it was on a CPU, or not known to wait;
+    `cut_frames` calls in the middle were left out."""
+
+    name: str
+    os_thread_id: int
+    frames: tuple[Frame, ...]
+    active: bool = False
+    holds_gil: bool = False
+    cut_frames: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStack:
+    """All threads of one engine process at one moment.
+
+    `pid` is the one seen from here; `label`, `rank`, `engine_id` and `page` say whose it is
+    (`page` "" for a process found without one). `state` is the kernel's letter (R, S, D, T, ...).
+    `torn`: it ran on while it was read, and the picture does not hold together after all tries.
+    """
+
+    pid: int
+    label: str
+    rank: int | None
+    engine_id: str
+    page: str
+    state: str
+    threads: tuple[ThreadStack, ...]
+    torn: bool = False
+    read_seconds: float = 0.0
+    took_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogCount:
+    """How often one kind of known line (`exporters.log_lines`) was logged by one process.
+
+    `process` is its name in the log ("Worker_PCP1"), "" where lines do not say; `pid` and the times
+    are None likewise.
+    """
+
+    kind: str
+    count: int
+    source: str
+    process: str = ""
+    pid: int | None = None
+    first_unix_seconds: float | None = None
+    last_unix_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything read at one tick. `now_seconds` is CLOCK_MONOTONIC, `unix_seconds` the wall.
 
     `earlier` holds the last few pictures before this one, oldest first, without collectives and
-    finished operations, which reach back by themselves.
+    finished operations, which reach back by themselves. `stacks` and `logs` are there where they
+    were asked for.
     """
 
     now_seconds: float
@@ -265,6 +326,8 @@ class Snapshot:
     shards: tuple[Shard, ...] = ()
     unseen: tuple[Unseen, ...] = ()
     earlier: tuple[Snapshot, ...] = ()
+    stacks: tuple[ProcessStack, ...] = ()
+    logs: tuple[LogCount, ...] = ()
 
     def shard(self, url: str) -> Shard | None:
         """The shard of that URL, if it was asked."""
