@@ -91,6 +91,14 @@ PREFIX_LOST: Final = counter(
     _RANK,
     "worker",
 )
+LOG_LINES: Final = counter(
+    "log_lines",
+    "",
+    "Known lines in the logs of the engine's processes, by what they say.",
+    "log records of LMCache and vLLM",
+    ("engine", "kind"),
+    "engine",
+)
 L1_USED: Final = gauge(
     "l1_used_bytes",
     "bytes",
@@ -116,6 +124,7 @@ REQUEST_METRICS: Final[tuple[Metric, ...]] = (
     REQUESTS_RUNNING,
     PREFIX_LIMITED,
     PREFIX_LOST,
+    LOG_LINES,
     L1_USED,
     L1_CAPACITY,
 )

@@ -22,6 +22,9 @@ def request_samples(engine: Engine) -> Iterator[Sample]:
             labels = (engine.engine_id, str(rank))
             yield Sample(catalog.L1_USED, labels, worker.gauges.get("l1_used_bytes", 0))
             yield Sample(catalog.L1_CAPACITY, labels, worker.gauges.get("l1_capacity_bytes", 0))
+    for kind in page_layout.LOG_KINDS:
+        lines = sum(process.counters.get(f"log_{kind}", 0) for process in engine.processes)
+        yield Sample(catalog.LOG_LINES, (engine.engine_id, kind), lines)
     for limit in engine.prefix_limits:
         labels = (engine.engine_id, str(limit.rank))
         yield Sample(catalog.PREFIX_LIMITED, labels, limit.limited_lookups)

@@ -5,12 +5,16 @@ Part of `exporters.page_layout`, which shows them. Append only: a position is th
 
 from __future__ import annotations
 
+from exporters import log_lines
+
 # The time to the first token of a request, by the length of its prompt: prompts of up to so many
 # tokens, and times of up to so many seconds. The times include the gates of the post (30 and 70 s).
 TTFT_BANDS_TOKENS = (8_192, 32_768, 98_304)
 TTFT_BOUNDS_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 50.0, 70.0, 120.0)
 TTFT_BAND_COUNT = len(TTFT_BANDS_TOKENS) + 1
 TTFT_BUCKET_COUNT = len(TTFT_BOUNDS_SECONDS) + 1
+
+LOG_KINDS = log_lines.KINDS
 
 # Cumulative counters, in lane order. Append only: a position is the layout.
 COUNTERS = (
@@ -72,6 +76,7 @@ COUNTERS = (
         for bucket in range(TTFT_BUCKET_COUNT)
     ),
     *(f"ttft_{band}_nanoseconds" for band in range(TTFT_BAND_COUNT)),
+    *(f"log_{kind}" for kind in LOG_KINDS),
 )
 COUNTER_INDEX = {name: i for i, name in enumerate(COUNTERS)}
 LANE_WORDS = 192

@@ -1,9 +1,9 @@
 """Joins the ranks' answers to each lookup: which rank's shard cut the prefix that all can use.
 
 With chunks owned in turn (owner = chunk mod W) rank r answers with the start of its first absent
-chunk, and the prefix is the least answer. Where a cached prefix simply ends, the answers follow each
-other chunk by chunk; only a rank whose answer lies two chunks or more before all others' has lost
-what they still hold.
+chunk, and the prefix is the least answer. Where a cached prefix simply ends, the answers follow
+each other chunk by chunk; only a rank whose answer lies two chunks or more before all others' has
+lost what they still hold.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def install() -> bool:
                 lmcache_async,
                 lmcache_client,
                 lmcache_engine,
+                log_lines,
                 native_client,
                 resp_client,
                 sharding,
@@ -51,6 +52,7 @@ def install() -> bool:
                 for module in (
                     collectives,
                     lateness,
+                    log_lines,
                     native_client,
                     resp_client,
                     steps,

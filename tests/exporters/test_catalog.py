@@ -42,7 +42,7 @@ def test_names_are_there_once():
 
 def test_every_counter_of_the_page_is_exposed():
     several = {f"requests_hit_{source}" for source in HIT_SOURCES}
-    several |= {name for name in page_layout.COUNTERS if name.startswith("ttft_")}
+    several |= {name for name in page_layout.COUNTERS if name.startswith(("ttft_", "log_"))}
     parts = (set(PAGE_COUNTERS), set(TIERED_COUNTERS), set(REQUEST_COUNTERS), several)
     assert set().union(*parts) == set(page_layout.COUNTERS)
     assert sum(map(len, parts)) == len(page_layout.COUNTERS) <= page_layout.LANE_WORDS
