@@ -5,7 +5,7 @@ Part of `exporters.page_layout`, which shows them. Append only: a position is th
 
 from __future__ import annotations
 
-from exporters.log_lines import KINDS
+from exporters.log_lines import KINDS as _KINDS_OF_LINES
 
 # The time to the first token of a request, by the length of its prompt: prompts of up to so many
 # tokens, and times of up to so many seconds. The times include the gates of the post (30 and 70 s).
@@ -14,7 +14,7 @@ TTFT_BOUNDS_SECONDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 50.0, 70
 TTFT_BAND_COUNT = len(TTFT_BANDS_TOKENS) + 1
 TTFT_BUCKET_COUNT = len(TTFT_BOUNDS_SECONDS) + 1
 
-LOG_KINDS = KINDS
+LOG_KINDS = _KINDS_OF_LINES
 
 # Cumulative counters, in lane order. Append only: a position is the layout.
 COUNTERS = (
