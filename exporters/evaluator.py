@@ -15,9 +15,10 @@ from pathlib import Path
 from exporters import reasons
 from exporters.collectives import KEPT_SECONDS, EngineJoiner
 from exporters.prefix import PrefixJoiner
-from exporters.readers.page import PageSample
+from exporters.readers.page import PageSample, plain
 from exporters.readers.pages import FolderSample, PageFolder
 from exporters.readers.shard_access import Access
+from exporters.readers.shard_url import without_credentials
 from exporters.readers.valkey import Shards
 from exporters.rules import Rule
 from exporters.snapshot import (
@@ -94,7 +95,12 @@ class Evaluator:
             unix_seconds=time.time(),
             engines=engines,
             shards=shards,
-            unseen=(*sample.unseen, *_unseen_in(engines), *unseen_shards),
+            unseen=(
+                *sample.unseen,
+                *_unseen_in(engines),
+                *unseen_shards,
+                *(_other_shards(engines) if shards else ()),
+            ),
             earlier=tuple(self._earlier),
         )
         self._earlier.append(_kept(snapshot))
@@ -269,6 +275,28 @@ def _torch_rank(sample: PageSample) -> int:
     rank = listed if isinstance(listed, int) else sample.process.rank
     assert rank is not None  # asked only of workers with a rank
     return rank
+
+
+def _other_shards(engines: Iterable[Engine]) -> list[Unseen]:
+    """Ranks whose pages name a shard that is not among those asked: another address, another
+    number of shards, or another name for the same one, which cannot be told apart."""
+    unseen = []
+    for engine in engines:
+        for rank, worker in engine.workers().items():
+            template = worker.info.get("shard_url")
+            if worker.shard or not isinstance(template, str) or not template:
+                continue
+            url = without_credentials(template).replace("{rank}", str(rank))
+            unseen.append(
+                Unseen(
+                    f"engine {engine.engine_id} rank {rank}",
+                    reasons.OTHER_SHARD,
+                    f"engine {engine.engine_id}: rank {rank} keeps its chunks at {plain(url)}, "
+                    "which is not among the --valkey URLs",
+                    "give the shards as the engine's configuration names them",
+                )
+            )
+    return unseen
 
 
 def _unseen_in(engines: Iterable[Engine]) -> list[Unseen]:

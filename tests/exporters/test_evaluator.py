@@ -269,6 +269,23 @@ class _Asks(_Silent):
         return Verdict("asks")
 
 
+def test_a_shard_that_is_asked_of_nobody_and_used_is_named(tmp_path):
+    pages = []
+    for rank in range(3):
+        url = f"resp://user:secret@v-{rank}:6379"
+        pages.append(PageFile(tmp_path / f"{rank}.page", worker_info(rank, 3, shard_url=url)))
+    with locked(*(page.path for page in pages)):
+        evaluator = Evaluator(tmp_path, ("redis://v-0.cache.svc:6379", "v-9:6379"), ())
+        unseen = [u for u in evaluator.tick().snapshot.unseen if u.reason == reasons.OTHER_SHARD]
+        evaluator.close()
+        alone = Evaluator(tmp_path, (), ())
+        assert not any(u.reason == reasons.OTHER_SHARD for u in alone.tick().snapshot.unseen)
+        alone.close()
+    assert [u.source for u in unseen] == [f"engine engine-a rank {rank}" for rank in (1, 2)]
+    assert "resp://v-1:6379" in unseen[0].detail
+    assert "secret" not in str(unseen)
+
+
 def test_a_rule_that_fails_to_ask_costs_nothing(tmp_path, caplog):
     assert Evaluator(tmp_path, (), (_Asks(), _Fires())).tick().findings
 
