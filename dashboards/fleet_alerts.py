@@ -10,7 +10,7 @@ from dashboards.durations import Scale
 from dashboards.finding_alerts import SHARD_DOWN, alert_name
 from dashboards.pages import EXPORTER_DOWN, PAGE_MISSING, RHO_RISING
 from dashboards.promql import equals, pick, rate
-from dashboards.recording import RHO, SATURATION
+from dashboards.recording import RATE_SECONDS, RHO, SATURATION
 from dashboards.rule_model import Alert
 from exporters import catalog
 
@@ -137,6 +137,8 @@ def _trends(scale: Scale) -> Iterator[Alert]:
     """Where utilisation reaches 1 a queue has no end: warn while there is time to act."""
     horizon = scale.seconds(_HORIZON_SECONDS)
     window = scale.text(_TREND_SECONDS)
+    # What has just begun climbs to its level over the window of its rate, and that is no trend.
+    began = scale.text(_TREND_SECONDS + RATE_SECONDS)
     lower = pick(SATURATION, equals("bound", "lower"))
     for name, series, place in (
         ("StallscopeShardRhoRising", lower, "shard {{ $labels.shard }}"),
@@ -146,7 +148,7 @@ def _trends(scale: Scale) -> Iterator[Alert]:
             name=name,
             expr=(
                 f"avg_over_time({series}[{window}]) > {_RHO:g} and "
-                f"predict_linear({series}[{window}], {horizon}) >= 1"
+                f"predict_linear({series}[{window}], {horizon}) >= 1 and {series} offset {began}"
             ),
             for_seconds=180,
             keep_seconds=_KEEP_SECONDS,

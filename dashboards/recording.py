@@ -13,7 +13,7 @@ from exporters import catalog
 SERIES_A_POD: Final = 20
 SHORT_SECONDS: Final = 300
 LONG_SECONDS: Final = 3600
-_RATE_SECONDS: Final = 120  # at least four scrapes of 30 s
+RATE_SECONDS: Final = 120  # at least four scrapes of 30 s
 WHERE: Final = "cluster, namespace"
 ENGINE: Final = f"{WHERE}, engine"
 SHARD: Final = f"{WHERE}, shard"
@@ -38,7 +38,7 @@ SHARD_UP: Final = "shard:stallscope_shard_up:min"
 
 def recordings(scale: Scale) -> tuple[Recording, ...]:
     """The recording rules of pods and shards."""
-    window = scale.text(_RATE_SECONDS)
+    window = scale.text(RATE_SECONDS)
 
     def spent(metric: catalog.Metric) -> str:
         return rate(metric, window=window)

@@ -20,7 +20,7 @@ from runbooks.library import page_names
 
 LINKS = Links("https://runbooks.example.com")
 DURATION = re.compile(r"^\d+(ms|s|m|h)$")
-IN_QUERY = re.compile(r"\[\d+(?:ms|s|m|h)\]|(?<=\], )[\d.]+(?=\))")
+IN_QUERY = re.compile(r"(?<=offset )\d+(?:ms|s|m|h)|\[\d+(?:ms|s|m|h)\]|(?<=\], )[\d.]+(?=\))")
 
 
 def test_the_committed_files_are_what_the_code_builds():
