@@ -21,6 +21,7 @@ from detectors.pending import (
     who_waits,
 )
 from detectors.rule import Answer, Rule
+from detectors.stack_evidence import stack_side, weighed
 from detectors.wedged_connection import wedges
 from exporters import reasons
 from exporters.snapshot import (
@@ -112,7 +113,8 @@ def _judge_process(engine: Engine, process: Process, chosen: Sequence[Snapshot])
             "perhaps behind others that are still under way",
             reason=reasons.OUTSTANDING,
         )
-    return Answer((_finding(engine, process, entry, server),))
+    side = stack_side(chosen[0], process, entry)
+    return Answer((weighed(_finding(engine, process, entry, server), side),))
 
 
 def _is_forgotten(process: Process, entry: Pending, chosen: Sequence[Snapshot]) -> bool:

@@ -70,3 +70,6 @@ KERNEL_BANDWIDTH_SHARE: Final = 0.1
 IDLE_GPU_SHARE: Final = 0.3
 # A shorter record may be one step's pause.
 IDLE_GPU_MIN_SECONDS: Final = 0.1
+# A stack that shows what the page says takes away half of the doubt; one that shows otherwise, half
+# of the trust, as an unseen server side does.
+STACK_CONFIDENCE_FACTOR: Final = 0.5

@@ -20,6 +20,7 @@ from detectors.pending import (
     who_waits,
 )
 from detectors.rule import Answer, Rule
+from detectors.stack_evidence import stack_side, weighed
 from exporters import reasons
 from exporters.snapshot import (
     Engine,
@@ -108,7 +109,10 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     found, others = wedges(engine, snapshot)
     abstained = next((answer for answer in others if answer.abstained), Answer())
     return Answer(
-        tuple(_finding(engine, wedge) for wedge in found),
+        tuple(
+            weighed(_finding(engine, wedge), stack_side(snapshot, wedge.process, wedge.entry))
+            for wedge in found
+        ),
         abstained.abstained,
         abstained.reason,
         again=any(answer.again for answer in others),

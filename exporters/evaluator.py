@@ -9,7 +9,7 @@ import dataclasses
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from exporters import reasons
@@ -58,10 +58,13 @@ class Evaluator:
         rules: Sequence[Rule] = (),
         access: Access | None = None,
         with_samples: bool = False,
+        looks: Sequence[Callable[[Snapshot], Snapshot]] = (),
     ) -> None:
+        """`looks` add to a picture what else was asked for (stacks, logs), before it is judged."""
         self._folder = PageFolder(pages_dir) if pages_dir is not None else None
         self._shards = Shards(valkey_urls, access, with_samples)
         self._rules = tuple(rules)
+        self._looks = tuple(looks)
         self._joiners: dict[str, EngineJoiner] = {}
         self._prefixes: dict[str, PrefixJoiner] = {}
         self._joined_at_seconds: dict[str, float] = {}
@@ -103,6 +106,8 @@ class Evaluator:
             ),
             earlier=tuple(self._earlier),
         )
+        for look in self._looks:
+            snapshot = look(snapshot)
         self._earlier.append(_kept(snapshot))
         # Asked with the next tick: what is suspicious is still so a second later.
         self._questions = tuple(q for rule in self._rules for q in self._ask(rule, snapshot))
