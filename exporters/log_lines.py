@@ -68,7 +68,9 @@ def _vllm(kind: str, module: str, pattern: str) -> LogLine:
 
 
 LINES: Final = (
-    _lmcache("degraded", "v1.manager", r"operate in degraded mode"),
+    # Its last words say so too, behind a traceback as long as it likes.
+    _lmcache("degraded", "v1.manager", r"Failed to initialize LMCacheManager components:"),
+    _lmcache("degraded", "v1.manager", r"Failed during post_init:"),
     _lmcache("degraded", "v1.health_monitor", r"unhealthy, entering degraded mode"),
     _lmcache("degraded", "integration", r"server is unhealthy . entering degraded mode"),
     _lmcache("recovered", "v1.health_monitor", r"System recovered, restoring"),
