@@ -105,9 +105,9 @@ class Publisher:
         if not self._dry_run:
             if not has_folder and any(p.change != "unchanged" for p, _ in planned):
                 self._ask("make the folder", self._make_folder)
-            for board, (result, version) in zip(boards, planned, strict=True):
+            for board, (result, there) in zip(boards, planned, strict=True):
                 if result.change != "unchanged":
-                    self._write(board, version)
+                    self._write(board, there)
         return [result for result, _ in planned]
 
     def _check_folder(self) -> bool:
@@ -122,12 +122,12 @@ class Publisher:
     def _make_folder(self) -> Any:
         return self._api.folder.create_folder(FOLDER_TITLE, uid=self._folder)
 
-    def _plan(self, board: Mapping[str, Any]) -> tuple[Published, int]:
-        """What publishing it changes, and the version that is there (0: none)."""
+    def _plan(self, board: Mapping[str, Any]) -> tuple[Published, Mapping[str, Any]]:
+        """What publishing it changes, and the id and version of what is there."""
         uid, title = str(board["uid"]), str(board["title"])
         found = self._found(f"read the board {uid}", lambda: self._api.dashboard.get_dashboard(uid))
         if found is None:
-            return Published(uid, title, "created", _diff("", to_json(dict(board)), uid)), 0
+            return Published(uid, title, "created", _diff("", to_json(dict(board)), uid)), {}
         there = found.get("dashboard")
         meta = found.get("meta", {})
         if not isinstance(there, dict) or not isinstance(meta, dict):
@@ -146,16 +146,20 @@ class Publisher:
         before, after = to_json(_shaped(there, wanted)), to_json(wanted)
         moved = meta.get("folderUid") not in {self._folder, None}
         if before == after and not moved:
-            return Published(uid, title, "unchanged"), 0
+            return Published(uid, title, "unchanged"), {}
         text = _diff(before, after, uid)
         if moved:
             text += f"folder {meta.get('folderUid') or 'General'} -> {self._folder}\n"
-        return Published(uid, title, "updated", text), int(there.get("version") or 0)
+        return Published(uid, title, "updated", text), there
 
-    def _write(self, board: Mapping[str, Any], version: int) -> None:
+    def _write(self, board: Mapping[str, Any], there: Mapping[str, Any]) -> None:
         """Without overwrite: what was changed since we looked is refused, not lost."""
         payload = {
-            "dashboard": {**board, "id": None, "version": version},
+            "dashboard": {
+                **board,
+                "id": there.get("id"),
+                "version": there.get("version") or 0,
+            },
             "folderUid": self._folder,
             "message": MESSAGE,
             "overwrite": False,
@@ -246,6 +250,6 @@ def _reason(error: Exception) -> str:
         return "connection refused: nothing listens there"
     if "Name or service not known" in text or "resolve" in text:
         return "its name is not known here"
-    if "Expecting value" in text:
+    if isinstance(error, ValueError) and "column" in text:
         return "the answer is not JSON: this is not Grafana's API (a login page of a proxy?)"
     return text[:200] or type(error).__name__
