@@ -8,11 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from detectors import ALL_RULES
+from detectors.profile_rules import PROFILE_RULES
+
 PAGES_FOLDER: Final = Path(__file__).resolve().parent / "pages"
+FINDINGS: Final = frozenset(rule.name for rule in ALL_RULES)
+PROFILE_FINDINGS: Final = frozenset(rule.name for rule in PROFILE_RULES)
 SECTIONS: Final = ("Meaning", "Impact", "Diagnosis", "Mitigation", "How it was found")
 
-_COMMAND_BLOCK: Final = re.compile(r"^ *```sh\n(?P<body>.*?)^ *```", re.MULTILINE | re.DOTALL)
-_VARIABLE: Final = re.compile(r"\$([A-Z][A-Z_]*)")
+COMMAND_BLOCK: Final = re.compile(r"^ *```sh\n(?P<body>.*?)^ *```", re.MULTILINE | re.DOTALL)
+VARIABLE: Final = re.compile(r"\$([A-Z][A-Z_]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +29,19 @@ class Page:
     sections: Mapping[str, str]
     text: str
 
+    @property
+    def is_finding(self) -> bool:
+        """Whether a rule has this name; another page is for an alert alone."""
+        return self.name in FINDINGS | PROFILE_FINDINGS
+
+    @property
+    def is_of_profiles(self) -> bool:
+        """Whether only a recorded profile can show its finding."""
+        return self.name in PROFILE_FINDINGS - FINDINGS
+
     def commands(self, section: str) -> tuple[str, ...]:
         """The shell lines of one section, in order."""
-        blocks = _COMMAND_BLOCK.finditer(self.sections[section])
+        blocks = COMMAND_BLOCK.finditer(self.sections[section])
         return tuple(
             line.strip() for block in blocks for line in block["body"].splitlines() if line.strip()
         )
@@ -34,9 +49,9 @@ class Page:
     def first_step(self, values: Mapping[str, str]) -> str | None:
         """The first command of Diagnosis with `$NAME` filled in, or None where one is not known."""
         steps = self.commands("Diagnosis")
-        if not steps or any(name not in values for name in _VARIABLE.findall(steps[0])):
+        if not steps or any(name not in values for name in VARIABLE.findall(steps[0])):
             return None
-        return _VARIABLE.sub(lambda match: values[match[1]], steps[0])
+        return VARIABLE.sub(lambda match: values[match[1]], steps[0])
 
 
 def page_names() -> tuple[str, ...]:

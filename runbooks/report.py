@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -31,11 +31,15 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A finding with where to read on: its runbook page ("" where none) and the next command."""
+    """A finding with where to read on: its runbook page ("" where none) and the next command.
+
+    `values` are what is known of the `$NAME`s of the pages: PID, SHARD_HOST and others.
+    """
 
     finding: Finding
     runbook: str
     next_command: str
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Report:
                 "ranks": sum(len(engine.workers()) for engine in self.snapshot.engines),
                 "shards": sum(shard.up for shard in self.snapshot.shards),
                 "rules": list(self.rules),
+                "patches": _patches(self.snapshot),
             },
         }
 
@@ -119,10 +124,11 @@ def _stalls(snapshot: Snapshot) -> Iterator[Stall]:
 
 
 def _item(finding: Finding, snapshot: Snapshot, asked: Asked) -> Item:
+    values = _values(finding, snapshot, asked)
     if finding.id not in page_names():
-        return Item(finding, "", "")
-    step = load_page(finding.id).first_step(_values(finding, snapshot, asked))
-    return Item(finding, finding.id, step or f"stallscope runbook {finding.id}")
+        return Item(finding, "", "", values)
+    step = load_page(finding.id).first_step(values)
+    return Item(finding, finding.id, step or f"stallscope runbook {finding.id}", values)
 
 
 def _values(finding: Finding, snapshot: Snapshot, asked: Asked) -> Mapping[str, str]:
@@ -162,7 +168,20 @@ def _finding_json(item: Item) -> dict[str, object]:
         "cause": finding.cause,
         "runbook": item.runbook,
         "next": item.next_command,
+        "values": dict(item.values),
     }
+
+
+def _patches(snapshot: Snapshot) -> dict[str, list[str]]:
+    """What became of each patch, in any process of any engine."""
+    states: dict[str, set[str]] = {}
+    for engine in snapshot.engines:
+        for process in engine.processes:
+            listed = process.info.get("patches")
+            for name, state in listed.items() if isinstance(listed, dict) else ():
+                word = str(state).partition(":")[0].replace(" ", "_")
+                states.setdefault(str(name), set()).add(word)
+    return {name: sorted(found) for name, found in sorted(states.items())}
 
 
 def _number(value: float | None) -> float | None:
