@@ -113,24 +113,36 @@ LINES: Final = (
 def _lines_of(package: str, version: str) -> tuple[LogLine, ...]:
     """The lines of one release; of a release that was not read, those of all others."""
     known = [line for line in LINES if line.package == package]
-    return tuple(line for line in known if version in line.versions) or tuple(known)
+    named = release(version)
+    return tuple(line for line in known if named in line.versions) or tuple(known)
+
+
+def release(version: str) -> str:
+    """ "0.32.0" of "0.32.0+cpu" and "0.5.5" of "0.5.5-g05a013b2": builds of one release."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return found[0] if found is not None else version
 
 
 def is_known(package: str, version: str) -> bool:
     """Whether the texts of this release were read, so that no count of a kind means no event."""
-    return any(version in line.versions for line in LINES if line.package == package)
+    named = release(version)
+    return any(named in line.versions for line in LINES if line.package == package)
 
 
 def find(
-    message: str, logger: str = "", versions: Mapping[str, str] | None = None
+    message: str,
+    logger: str = "",
+    versions: Mapping[str, str] | None = None,
+    package: Package | None = None,
 ) -> LogLine | None:
     """The entry that a message is of, None for any other.
 
     `logger` is the name of its logger ("lmcache.v1.manager"); "" where a log file does not say it,
-    which leaves the words alone to decide. `versions` maps "lmcache" and "vllm" to their releases.
+    which leaves the words alone to decide, among those of `package` where that much is known.
+    `versions` maps "lmcache" and "vllm" to their releases.
     """
-    package = logger.partition(".")[0]
-    for name in (package,) if package else ("lmcache", "vllm"):
+    named = package or logger.partition(".")[0]
+    for name in (named,) if named else ("lmcache", "vllm"):
         for line in _lines_of(name, (versions or {}).get(name, "")):
             if (not logger or logger.startswith(line.logger)) and line.pattern.search(message):
                 return line
