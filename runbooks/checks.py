@@ -162,6 +162,11 @@ def shown(command: Iterable[str]) -> str:
 
 
 _Answer = tuple[Outcome, str, str]
+_OPPOSITE: Final[Mapping[Outcome, Outcome]] = {
+    "pass": "fail",
+    "fail": "pass",
+    "unknown": "unknown",
+}
 
 
 def _stands(step: Step, page: Page, context: Context) -> _Answer:
@@ -178,8 +183,7 @@ def _stands(step: Step, page: Page, context: Context) -> _Answer:
 
 def _other_stands(step: Step, page: Page, context: Context) -> _Answer:
     outcome, said, command = _stands(step, page, context)
-    opposite: dict[Outcome, Outcome] = {"pass": "fail", "fail": "pass", "unknown": "unknown"}
-    return opposite[outcome], said, command
+    return _OPPOSITE[outcome], said, command
 
 
 def _has_cause(step: Step, page: Page, context: Context) -> _Answer:
@@ -252,6 +256,11 @@ def _prints(step: Step, page: Page, context: Context) -> _Answer:
     return "fail", f"nothing like {step.argument} in what it printed", command
 
 
+def _does_not_print(step: Step, page: Page, context: Context) -> _Answer:
+    outcome, said, command = _prints(step, page, context)
+    return _OPPOSITE[outcome], said, command
+
+
 _CHECKS: Final[Mapping[str, Callable[[Step, Page, Context], _Answer]]] = {
     "finding": _stands,
     "no-finding": _other_stands,
@@ -260,6 +269,7 @@ _CHECKS: Final[Mapping[str, Callable[[Step, Page, Context], _Answer]]] = {
     "patch": _has_patch,
     "stack": _is_inside,
     "output": _prints,
+    "no-output": _does_not_print,
 }
 
 

@@ -25,6 +25,7 @@ READS: Final = {
     "patch": "needed",  # whether that patch is applied in every process
     "stack": "needed",  # whether a thread of the finding's process is inside a call of that name
     "output": "needed",  # whether the step's own commands print something of that pattern
+    "no-output": "needed",  # whether they print nothing of it
 }
 _STEP: Final = re.compile(r"^(\d+)\. ", re.MULTILINE)
 _ITEM: Final = re.compile(r"^(?:- |\d+\. )", re.MULTILINE)

@@ -22,7 +22,7 @@ _EXAMPLES: Final = """examples:
   stallscope runbook rank-silent | less     raw Markdown when piped
   stallscope runbook stuck-lookup --run --from $STALLSCOPE_DIR
                                             carry out its steps, and say what to do
-  stallscope runbook shard-down --run --valkey redis://valkey-3:6379 --set POD=valkey-3
+  stallscope runbook shard-down --run --valkey redis://v-3:6379
 
 exit codes of --run: 0 the fault is not there, 1 it is (warning), 2 it is
 (critical), 3 it cannot be told, 64 usage, 70 internal, 130 interrupted
