@@ -20,8 +20,7 @@ _EXAMPLES: Final = """examples:
   stallscope runbook straggler-rank         one page
   stallscope runbook store-skew --json      its sections and commands as data
   stallscope runbook rank-silent | less     raw Markdown when piped
-  stallscope runbook stuck-lookup --run --from $STALLSCOPE_DIR
-                                            carry out its steps, and say what to do
+  stallscope runbook stuck-lookup --run     carry out its steps, say what to do
   stallscope runbook shard-down --run --valkey redis://v-3:6379
 
 exit codes of --run: 0 the fault is not there, 1 it is (warning), 2 it is
