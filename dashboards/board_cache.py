@@ -15,7 +15,7 @@ _PAGE: Final = catalog.PAGE_COUNTERS
 _BUSY_SHARE: Final = 0.85
 _FIGURES: Final = catalog.SHARD_FIGURES
 _COMMANDS: Final = catalog.SHARD_COMMAND_FIGURES
-_ROLE: Final = 'role=~".*worker.*"'
+_SEEN_BY: Final = "cluster, namespace, instance, shard"
 
 
 def _bound(name: str) -> Target:
@@ -41,16 +41,21 @@ _SATURATION: Final = Row(
             "What saturation rests on",
             (
                 Target(
-                    by("max", "shard, basis", pick(catalog.SHARD_SATURATION_INFO, SHARD)),
+                    by(
+                        "max",
+                        "shard, version, role, basis",
+                        pick(catalog.SHARD_INFO, SHARD)
+                        + f" * on ({_SEEN_BY}) group_left (basis) "
+                        + pick(catalog.SHARD_SATURATION_INFO, SHARD),
+                    )
                 ),
-                Target(by("max", "shard, version, role", pick(catalog.SHARD_INFO, SHARD))),
             ),
             "short",
             "The server's version and the figures that its saturation comes from.",
             "active_time, which says it exactly (Valkey 9.1 and later).",
             kind="table",
             still="a fact of the server, not a measure",
-            hidden=("Value", "Value #A", "Value #B"),
+            hidden=("Value",),
         ),
         Panel(
             "Time in commands, as the post counted it",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.model import Board, Healthy, Panel, Row, Target
-from dashboards.promql import ENGINE, RANK, by, pick, rate, total
+from dashboards.promql import ENGINE, RANK, WORKER, by, pick, rate, total
 from dashboards.variables import ENGINE_VARIABLES
 from dashboards.variables import RANK as RANK_VARIABLE
 from detectors import thresholds
@@ -22,8 +22,9 @@ _PAGE: Final = catalog.PAGE_COUNTERS
 _CAUSE_SHARE: Final = 0.05
 
 
-def _by_rank(metric: catalog.Metric, *matchers: str) -> str:
-    return total(_RANK, rate(metric, RANK, *matchers))
+def _by_rank(metric: catalog.Metric) -> str:
+    """The rate of a worker's counter. The scheduler's page has the same ones, and no rank."""
+    return total(_RANK, rate(metric, RANK, WORKER if "role" in metric.labels else ""))
 
 
 def _share(part: str, whole: str) -> str:
@@ -112,16 +113,18 @@ _BYTES: Final = Row(
             runbooks=("store-skew",),
         ),
         Panel(
-            "Chunks stored, against a fair share",
+            "Bytes stored, against the ranks' mean",
             (
                 Target(
-                    f"{_by_rank(_PAGE['store_chunks'])} / "
-                    f"({_by_rank(_PAGE['store_expected_chunks'])} > 0)",
+                    _share(
+                        _by_rank(_PAGE["store_bytes"]),
+                        by("avg", "engine", _by_rank(_PAGE["store_bytes"])),
+                    ),
                     _LEGEND,
                 ),
             ),
             "short",
-            "1 is a rank's own share: the chunks c of each prompt with c mod W = rank.",
+            "1 is as much as the others store; W is a rank that stores for all.",
             f"1; store-skew is named above {thresholds.SKEW_RATIO:g}.",
             healthy=Healthy(high=thresholds.SKEW_RATIO),
             moves_in=("rank0-store",),
@@ -162,7 +165,7 @@ _STEPS: Final = Row(
     (
         Panel(
             "Time in steps",
-            (Target(_by_rank(_PAGE["step_nanoseconds"], 'role=~".*worker.*"'), _LEGEND),),
+            (Target(_by_rank(_PAGE["step_nanoseconds"]), _LEGEND),),
             "percentunit",
             "The share of its time that a rank spends in engine steps: 100% is an engine with no "
             "pause between them.",

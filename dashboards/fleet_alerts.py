@@ -10,7 +10,7 @@ from dashboards.durations import Scale
 from dashboards.finding_alerts import SHARD_DOWN, alert_name
 from dashboards.pages import EXPORTER_DOWN, PAGE_MISSING, RHO_RISING
 from dashboards.promql import equals, pick, rate
-from dashboards.recording import RATE_SECONDS, RHO, SATURATION
+from dashboards.recording import ENGINE, RATE_SECONDS, RHO, SATURATION
 from dashboards.rule_model import Alert
 from exporters import catalog
 
@@ -22,6 +22,7 @@ _STALE_TICK_SECONDS: Final = 15  # ticks are due each second
 _TREND_SECONDS: Final = 900
 _HORIZON_SECONDS: Final = 1800
 _RHO: Final = 0.6
+_LEAST_REQUESTS: Final = 30  # fewer arrive by chance
 _WATCHERS: Final = 2
 
 
@@ -140,15 +141,18 @@ def _trends(scale: Scale) -> Iterator[Alert]:
     # What has just begun climbs to its level over the window of its rate, and that is no trend.
     began = scale.text(_TREND_SECONDS + RATE_SECONDS)
     lower = pick(SATURATION, equals("bound", "lower"))
-    for name, series, place in (
-        ("StallscopeShardRhoRising", lower, "shard {{ $labels.shard }}"),
-        ("StallscopeEngineRhoRising", RHO, "engine {{ $labels.engine }}"),
+    admitted = catalog.REQUEST_COUNTERS["requests_admitted"].name
+    requests = f" and sum by ({ENGINE}) (increase({admitted}[{window}])) >= {_LEAST_REQUESTS}"
+    for name, series, place, enough in (
+        ("StallscopeShardRhoRising", lower, "shard {{ $labels.shard }}", ""),
+        ("StallscopeEngineRhoRising", RHO, "engine {{ $labels.engine }}", requests),
     ):
         yield Alert(
             name=name,
             expr=(
                 f"avg_over_time({series}[{window}]) > {_RHO:g} and "
                 f"predict_linear({series}[{window}], {horizon}) >= 1 and {series} offset {began}"
+                f"{enough}"
             ),
             for_seconds=180,
             keep_seconds=_KEEP_SECONDS,

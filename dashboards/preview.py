@@ -24,6 +24,7 @@ _TIMEOUT_SECONDS: Final = 30.0
 _POINTS: Final = 120
 _MOST_LEGENDS: Final = 10
 _MOST_ROWS: Final = 14
+_WIDE_LEGEND: Final = 32  # characters
 _VARIABLE: Final = re.compile(r"\$\{?(\w+)\}?")
 _LABEL: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 Labels = Mapping[str, str]
@@ -156,9 +157,8 @@ def png(drawn: Drawn) -> bytes:
         _states(axes, drawn)
     else:
         _lines(axes, drawn)
-    figure.tight_layout()
     out = io.BytesIO()
-    figure.savefig(out, format="png")
+    figure.savefig(out, format="png", bbox_inches="tight")
     return out.getvalue()
 
 
@@ -174,7 +174,10 @@ def _lines(axes: Any, drawn: Drawn) -> None:
     axes.tick_params(labelsize=7)
     axes.grid(alpha=0.3)
     axes.yaxis.set_major_formatter(lambda value, _: shown(value, drawn.panel.unit))
-    axes.legend(fontsize=6, loc="upper left", framealpha=0.6)
+    columns = 1 if any(len(s.legend) > _WIDE_LEGEND for s in ordered) else 2
+    axes.legend(
+        fontsize=6, loc="upper left", bbox_to_anchor=(0, -0.14), ncols=columns, frameon=False
+    )
 
 
 def _limits(axes: Any, panel: Panel) -> None:

@@ -11,6 +11,7 @@ FLEET: Final = 'cluster=~"$cluster", namespace=~"$namespace"'
 ENGINE: Final = f'{FLEET}, engine=~"$engine"'
 RANK: Final = f'{ENGINE}, rank=~"$rank"'
 SHARD: Final = f'{FLEET}, shard=~"$shard"'
+WORKER: Final = 'role=~".*worker.*"'  # one process may have several roles
 INTERVAL: Final = "$__rate_interval"
 
 

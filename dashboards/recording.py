@@ -6,7 +6,7 @@ from typing import Final
 
 from dashboards import foreign
 from dashboards.durations import Scale
-from dashboards.promql import pick, rate, total
+from dashboards.promql import WORKER, pick, rate, total
 from dashboards.rule_model import Recording
 from exporters import catalog
 
@@ -44,7 +44,7 @@ def recordings(scale: Scale) -> tuple[Recording, ...]:
         return rate(metric, window=window)
 
     charged = total(f"{ENGINE}, rank", spent(catalog.COLLECTIVE_CHARGED))
-    entered = pick(_page("collectives"), 'role=~".*worker.*"')
+    entered = pick(_page("collectives"), WORKER)
     ranks = f"count by ({ENGINE}) ({total(f'{ENGINE}, rank', entered)})"
     stored = total(f"{ENGINE}, rank", spent(_page("store_bytes")))
     loaded = total(ENGINE, spent(catalog.LOAD_BYTES))
@@ -55,7 +55,7 @@ def recordings(scale: Scale) -> tuple[Recording, ...]:
     hit = total(ENGINE, spent(_page("lookup_hit_tokens")))
     admitted = total(ENGINE, spent(catalog.REQUEST_COUNTERS["requests_admitted"]))
     finished = total(ENGINE, spent(catalog.REQUEST_COUNTERS["requests_finished"]))
-    step = rate(_page("step_nanoseconds"), 'role=~".*worker.*"', window=window)
+    step = rate(_page("step_nanoseconds"), WORKER, window=window)
     return (
         Recording(STEP_SHARE, f"max by ({ENGINE}) ({step})", 1),
         # Offered load times the time that one request takes of the steps: above 1 it is not served.

@@ -308,5 +308,11 @@ def fleet_cases() -> list[Case]:
             [{**RISING, "engine": "e"}],
         ),
         Case(engine_rho, "steady", requests("0+30x60", "0+30x60", "0+21x60"), 24),
+        Case(
+            engine_rho,
+            "too few requests to tell",
+            requests("0+0.5x60", "0+0.5x60", growing(15, 0.3, 60)),
+            24,
+        ),
         Case(engine_rho, "just begun", requests("0+30x60", "0+30x60", "0+21x60"), 10),
     ]
