@@ -23,10 +23,11 @@ _EXIT_CODES: Final = {"critical": exit_codes.CRITICAL, "warning": exit_codes.WAR
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the command line asked to look at: a folder of pages, shards, or both."""
+    """What the command line asked to look at: a folder of pages, shards, logs, or all of them."""
 
     pages_dir: Path | None
     valkey_urls: tuple[str, ...]
+    logs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,9 @@ class Report:
             "findings": [_finding_json(item) for item in self.items],
             "unseen": [asdict(unseen) for unseen in self.unseen],
             "open_collectives": [asdict(stall) for stall in self.stalls],
+            "logs": [asdict(count) for count in self.snapshot.logs],
             "seen": {
-                "engines": len(self.snapshot.engines),
+                "engines": len(self.snapshot.engines) if self.asked.pages_dir is not None else 0,
                 "ranks": sum(len(engine.workers()) for engine in self.snapshot.engines),
                 "shards": sum(shard.up for shard in self.snapshot.shards),
                 "rules": list(self.rules),
@@ -95,11 +97,18 @@ def make_report(evaluation: Evaluation, asked: Asked) -> Report:
     unseen = list(snapshot.unseen)
     if snapshot.engines:  # without any engine, the folder's own line says it all
         # What nobody asked to see is not unseen.
-        unseen += [_abstention(v) for v in abstained if v.reason != reasons.NOT_ASKED]
+        unseen += [
+            _abstention(v)
+            for v in abstained
+            if v.reason == reasons.RULE_FAILED
+            or (asked.pages_dir is not None and v.reason != reasons.NOT_ASKED)
+        ]
     elif asked.pages_dir is not None and not unseen:  # its pages went away while we looked
         folder = str(asked.pages_dir)
         unseen.append(Unseen(folder, reasons.EMPTY_FOLDER, f"no page to read in {folder}"))
     names = {v.rule for v in abstained}
+    if asked.pages_dir is None:  # of a log alone, a rule decides only what it finds
+        names |= {v.rule for v in evaluation.verdicts if not v.findings}
     return Report(
         snapshot=snapshot,
         items=tuple(_item(finding, snapshot, asked) for finding in evaluation.findings),

@@ -7,7 +7,7 @@ py-spy look at all of them at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from exporters import reasons
 from exporters.readers.proc_table import Found, engine_processes, seen_as
 from exporters.readers.ptrace_rights import DENIED_MEND, hindrance
 from exporters.readers.py_spy import Dump, Failure, dump_all, find_py_spy
-from exporters.snapshot import Engine, Process, ProcessStack, Unseen
+from exporters.snapshot import Process, ProcessStack, Unseen
 
 DEADLINE_SECONDS: Final = 5.0
 _NAMESPACE_MEND: Final = (
@@ -119,22 +119,6 @@ def read(
             stacks.append(_stack(target, dump))
     took = time.monotonic() - began
     return StackSample(tuple(sorted(stacks, key=_by_rank)), tuple(unseen), took)
-
-
-def reader(folder: Path | None) -> Callable[[Sequence[Engine]], StackSample]:
-    """A source for a tick: the stacks of the processes of these engines."""
-
-    def look(engines: Sequence[Engine]) -> StackSample:
-        processes = [process for engine in engines for process in engine.processes]
-        if folder is None or not processes:
-            return read(of_names())
-        targets, unseen = of_pages(processes, folder)
-        if not targets and unseen:
-            return StackSample((), unseen)
-        sample = read(targets)
-        return StackSample(sample.stacks, (*unseen, *sample.unseen), sample.took_seconds)
-
-    return look
 
 
 _FAILURES: Final[dict[Failure, tuple[str, str]]] = {

@@ -6,17 +6,23 @@ import argparse
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from runbooks.cli.commands import Command
 from runbooks.cli.parser import UsageError
+
+if TYPE_CHECKING:
+    from exporters.snapshot import Snapshot
 
 FOLDER_VARIABLE: Final = "STALLSCOPE_DIR"
 _EXAMPLES: Final = """examples:
   stallscope diagnose                      the pages in $STALLSCOPE_DIR
   stallscope diagnose --from /dev/shm/stallscope --valkey redis://valkey-0:6379
   stallscope diagnose --watch              refreshed each second, until Ctrl-C
+  stallscope diagnose --stacks             surer, by what each thread does
+  kubectl logs $POD | stallscope diagnose --logs -
   stallscope diagnose --json | jq .findings[].id
 
 exit codes: 0 nothing found and all that was asked for was seen, 1 warning,
@@ -46,6 +52,18 @@ class _Diagnose:
             help="a cache shard, such as redis://valkey-0:6379; once for each shard",
         )
         parser.add_argument(
+            "--stacks",
+            action="store_true",
+            help="weigh the findings by the engine's stacks (py-spy); needs the pages",
+        )
+        parser.add_argument(
+            "--logs",
+            action="append",
+            default=[],
+            metavar="FILE",
+            help="a log of the engine, - for standard input; once for each",
+        )
+        parser.add_argument(
             "--watch", action="store_true", help="look again each second, until Ctrl-C"
         )
         parser.add_argument(
@@ -54,20 +72,30 @@ class _Diagnose:
 
     def run(self, args: argparse.Namespace) -> int:
         # Checked before anything is imported or opened: a usage error costs nothing.
-        pages_dir = _pages_dir(args.source, args.valkey)
+        pages_dir = _pages_dir(args.source, [*args.valkey, *args.logs])
         _check_urls(args.valkey)
+        _check_looks(args, pages_dir)
 
+        from exporters.readers.logs import LogError
         from exporters.readers.shard_access import AccessError
         from runbooks.cli.findings_text import report_text
         from runbooks.cli.terminal import emit, style
         from runbooks.compose import live_evaluator
+        from runbooks.looks import LogLook, StackLook
         from runbooks.report import Asked, make_report
 
         # A rule that fails is told as unseen; its traceback is for whoever asks for it.
         logging.getLogger("stallscope").addHandler(logging.NullHandler())
-        asked = Asked(pages_dir, tuple(args.valkey))
+        asked = Asked(pages_dir, tuple(args.valkey), tuple(args.logs))
         try:
-            evaluator = live_evaluator(pages_dir, asked.valkey_urls)
+            looks: list[Callable[[Snapshot], Snapshot]] = []
+            if args.stacks and pages_dir is not None:
+                looks.append(StackLook(pages_dir))
+            if args.logs:
+                looks.append(LogLook(args.logs))
+            evaluator = live_evaluator(pages_dir, asked.valkey_urls, looks=looks)
+        except LogError as error:
+            raise UsageError(f"--logs: {error}") from error
         except AccessError as error:
             raise UsageError(str(error)) from error
         try:
@@ -82,13 +110,25 @@ class _Diagnose:
             evaluator.close()
 
 
-def _pages_dir(given: str | None, valkey_urls: list[str]) -> Path | None:
-    """The page folder asked for; None where only shards were. Raises UsageError."""
+def _check_looks(args: argparse.Namespace, pages_dir: Path | None) -> None:
+    if args.stacks and pages_dir is None:
+        raise UsageError(
+            "--stacks weighs what pages show, and needs --from PAGES_DIR; for the stacks alone, "
+            "run stallscope stacks"
+        )
+    if args.stacks and args.watch:
+        raise UsageError("--stacks looks once: it would cost the host a py-spy a process a second")
+    if args.logs.count("-") and args.watch:
+        raise UsageError("--watch needs a log it can come back to; give --logs FILE")
+
+
+def _pages_dir(given: str | None, others: list[str]) -> Path | None:
+    """The page folder asked for; None where only shards or logs were. Raises UsageError."""
     from runbooks.sources import recognise, refusal
 
     text = given if given is not None else os.environ.get(FOLDER_VARIABLE, "")
     if not text:
-        if given is None and valkey_urls:
+        if given is None and others:
             return None
         raise UsageError(
             f"nothing to look at; give --from PAGES_DIR, or set {FOLDER_VARIABLE} to the folder "

@@ -21,6 +21,7 @@ def report_text(report: Report, style: Style, *, brief: bool = False) -> str:
     rest += [
         _row("open", _stall_line(stall), style, "yellow", indent="") for stall in report.stalls
     ]
+    rest += [_row("log", line, style, "yellow", indent="") for line in _log_lines(report)]
     rest += [_row("unseen", unseen_line(u), style, "yellow", indent="") for u in report.unseen]
     if report.items:
         rest.append(_row("seen", seen_line(report), style, indent=""))
@@ -39,13 +40,35 @@ def seen_line(report: Report) -> str:
     parts = [_count(ranks, "rank")] if report.asked.pages_dir is not None else []
     if report.asked.valkey_urls:
         parts.append(_count(sum(shard.up for shard in snapshot.shards), "shard"))
-    if report.rules:  # those that could not decide are each named under unseen
+    if report.asked.logs:
+        parts.append(_count(len(report.asked.logs), "log"))
+    if (
+        report.rules and report.asked.pages_dir is not None
+    ):  # those that could not decide are each named under unseen
         parts.append(_count(len(report.rules), "rule"))
+    elif report.asked.pages_dir is None and report.asked.logs:
+        pass  # the rules judge what the log says, which is told line by line
     elif report.asked.pages_dir is None:
         parts.append("ranks were not asked for (--from), so no rule could decide")
     else:
         parts.append("no rule could decide")
     return "; ".join(parts)
+
+
+def _log_lines(report: Report) -> list[str]:
+    """What logs say, by kind: how often, by whom, when last."""
+    lines = []
+    for count in report.snapshot.logs:
+        times = "once" if count.count == 1 else f"{count.count} times"
+        who = f" by {count.process}" if count.process else ""
+        pid = f" (pid {count.pid})" if count.pid is not None else ""
+        at = count.last_unix_seconds
+        when = ""
+        if at is not None:
+            day = time.strftime("%Y-%m-%d", time.gmtime(at))
+            when = f", {'' if count.count == 1 else 'last '}{day} {clock(at)}"
+        lines.append(f"{count.kind} {times}{who}{pid}{when}, in {count.source}")
+    return lines
 
 
 def _stall_line(stall: Stall) -> str:
@@ -99,11 +122,13 @@ def _row(label: str, text: str, style: Style, paint: str = "dim", indent: str = 
 
 
 def _saw_anything(report: Report) -> bool:
-    return bool(report.snapshot.engines) or any(shard.up for shard in report.snapshot.shards)
+    return bool(report.snapshot.engines or report.asked.logs) or any(
+        shard.up for shard in report.snapshot.shards
+    )
 
 
 def _nothing(report: Report, style: Style) -> str:
-    if report.stalls:
+    if report.stalls or report.snapshot.logs:
         head = style.paint("bold", "no rule found anything")
     elif report.unseen:
         head = style.paint("bold", "nothing found in what could be seen")
