@@ -277,8 +277,8 @@ class ThreadStack:
 class ProcessStack:
     """All threads of one engine process at one moment.
 
-    `pid` is the one seen from here; `label`, `rank`, `engine_id` and `page` say whose it is
-    (`page` "" for a process found without one). `state` is the kernel's letter (R, S, D, T, ...).
+    `pid` is the one seen from here; `label`, `rank`, `engine_id` and `page` say whose it is (of a
+    process found without a page, `page` is "" and `engine_id` "pid N" of its parent). `state` is the kernel's letter (R, S, D, T, ...).
     `torn`: it ran on while it was read, and the picture does not hold together after all tries.
     """
 

@@ -59,6 +59,13 @@ def collapse(stacks: Sequence[ProcessStack]) -> tuple[StackGroup, ...]:
     return tuple(sorted(groups, key=_odd_first))
 
 
+def _is_peer(process: ProcessStack) -> bool:
+    """Whether its stack is held against others': a rank's, or one's of which no name tells that it
+    is none."""
+    is_rank = process.rank is not None or process.label.startswith(("Worker", "child of", "pid"))
+    return is_rank and not process.torn
+
+
 def _thread_name(thread: ThreadStack) -> str:
     """Pools number their threads: ThreadPoolExecutor-0_3 is one of many."""
     return _DIGITS.sub("#", thread.name) or "(no name)"
@@ -68,7 +75,7 @@ def _wide_engines(stacks: Iterable[ProcessStack]) -> dict[str, int]:
     """The engines with ranks enough for a majority, and how many of them were read whole."""
     ranks: dict[str, int] = defaultdict(int)
     for process in stacks:
-        if process.rank is not None and not process.torn:
+        if _is_peer(process):
             ranks[process.engine_id] += 1
     return {engine: count for engine, count in ranks.items() if count >= _FEWEST_RANKS}
 
@@ -81,7 +88,7 @@ def _majorities(
     found = set()
     for (name, _), listed in members.items():
         for engine, size in wide.items():
-            ranks = {p.pid for p, _ in listed if p.engine_id == engine and p.rank is not None}
+            ranks = {p.pid for p, _ in listed if p.engine_id == engine and _is_peer(p)}
             if len(ranks) * 2 > size:
                 found.add((engine, name))
     return found
@@ -95,7 +102,7 @@ def _is_odd(
 ) -> bool:
     ranks: dict[str, set[int]] = defaultdict(set)
     for process in processes:
-        if process.rank is not None and not process.torn:
+        if _is_peer(process):
             ranks[process.engine_id].add(process.pid)
     return any(
         (engine, name) in majorities and len(pids) * 2 < wide[engine]

@@ -30,11 +30,13 @@ _PYTHON: Final = re.compile(r"(?:^|/)python[\d.]*$")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One engine process by its name: what it is called, and its rank where the name tells."""
+    """One engine process by its name: what it is called, its rank where the name tells, and the
+    process that it and its peers are children of (for a scheduler, itself)."""
 
     pid: int
     label: str
     rank: int | None
+    family: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def engine_processes(proc: Path = PROC) -> tuple[Found, ...]:
     for entry in table.values():
         if titled := _TITLE.match(entry.command):
             name = titled["name"]
-            found[entry.pid] = Found(entry.pid, name, _rank_of(name))
+            family = entry.parent if name.startswith("Worker") else entry.pid
+            found[entry.pid] = Found(entry.pid, name, _rank_of(name), family)
     servers = [e for e in table.values() if any(p.search(e.command) for p in _SERVERS)]
     for server in servers:
         if server.pid in found or not _is_python(server):
@@ -93,7 +96,7 @@ def engine_processes(proc: Path = PROC) -> tuple[Found, ...]:
         for pid in below:
             entry = table[pid]
             if _is_python(entry) and not _NOT_OURS.search(entry.command):
-                found[pid] = Found(pid, f"child {pid} of {server.pid}", None)
+                found[pid] = Found(pid, f"child of {server.pid}", None, server.pid)
     for pid in _ancestors(os.getpid(), table):
         found.pop(pid, None)
     return tuple(found[pid] for pid in sorted(found))[:MOST_ENGINE_PROCESSES]

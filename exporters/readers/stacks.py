@@ -30,7 +30,8 @@ _NO_PROCESS_MEND: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A process to look at, and what is known of it."""
+    """A process to look at, and what is known of it. Without a page `engine_id` is "pid N", of the
+    process whose children its peers are."""
 
     pid: int
     label: str
@@ -168,7 +169,8 @@ def _label(process: Process) -> str:
 
 
 def _target(found: Found) -> Target:
-    return Target(found.pid, f"{found.label} (pid {found.pid})", found.rank)
+    label = f"{found.label} (pid {found.pid})"
+    return Target(found.pid, label, found.rank, f"pid {found.family}")
 
 
 def _by_rank(stack: ProcessStack) -> tuple[str, bool, int, int]:

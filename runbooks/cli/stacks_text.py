@@ -13,6 +13,7 @@ from runbooks.stack_groups import StackGroup
 SCHEMA: Final = 1
 _NAME_COLUMNS: Final = 36
 _SHOWN_FRAMES: Final = 20
+_FEWEST_COUNTED: Final = 3
 _STOPPED: Final = ("T", "t")
 
 
@@ -94,13 +95,20 @@ def _whose(processes: tuple[ProcessStack, ...], several: bool) -> str:
         by_engine.setdefault(process.engine_id, []).append(process)
     for engine, members in by_engine.items():
         ranks = sorted({p.rank for p in members if p.rank is not None})
-        others = [p.label for p in members if p.rank is None]
+        others = _named([p for p in members if p.rank is None])
         if len(members) == 1:
             named = members[0].label
         else:
             named = ", ".join([*([f"ranks {_runs(ranks)}"] if ranks else []), *others])
         parts.append(f"{named} of {engine}" if several and engine else named)
     return "; ".join(parts)
+
+
+def _named(processes: list[ProcessStack]) -> list[str]:
+    if len(processes) < _FEWEST_COUNTED:
+        return [process.label for process in processes]
+    pids = _runs(sorted(process.pid for process in processes))
+    return [f"{len(processes)} processes (pids {pids})"]
 
 
 def _runs(numbers: list[int]) -> str:
