@@ -278,7 +278,8 @@ class ProcessStack:
     """All threads of one engine process at one moment.
 
     `pid` is the one seen from here; `label`, `rank`, `engine_id` and `page` say whose it is (of a
-    process found without a page, `page` is "" and `engine_id` "pid N" of its parent). `state` is the kernel's letter (R, S, D, T, ...).
+    process found without a page, `page` is "" and `engine_id` "pid N" of its parent). `state` is
+    the kernel's letter (R, S, D, T, ...).
     `torn`: it ran on while it was read, and the picture does not hold together after all tries.
     """
 
