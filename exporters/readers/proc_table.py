@@ -108,17 +108,17 @@ def seen_as(pid: int, inode: int, proc: Path = PROC) -> int | None:
 
     In another PID namespace the same number is another process: NSpid lists a process's own.
     """
-    if _calls_itself(proc / str(pid), pid) and _maps(proc / str(pid), inode) is not False:
-        return pid
     candidates = []
-    for other in _numbers(proc):
-        if other != pid and _calls_itself(proc / str(other), pid):
-            mapped = _maps(proc / str(other), inode)
-            if mapped:
-                return other
-            if mapped is None:
-                candidates.append(other)
-    # Those that we may not look into: py-spy will say so, if there is no doubt which one it is.
+    for other in (pid, *(number for number in _numbers(proc) if number != pid)):
+        folder = proc / str(other)
+        if not _calls_itself(folder, pid):
+            continue
+        mapped = _maps(folder, inode)
+        if mapped:
+            return other
+        if mapped is None:
+            candidates.append(other)
+    # Those that we may not look into: what keeps us says so, if there is no doubt which one it is.
     return candidates[0] if len(candidates) == 1 else None
 
 
