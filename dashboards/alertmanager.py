@@ -30,6 +30,10 @@ INHIBITED: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ),
         ("cluster",),
     ),
+    "evicted-before-load": (
+        ("wedged-connection", "stuck-lookup", "rank-silent", "straggler-rank", "lookup-timeouts"),
+        ("cluster", "namespace", "engine"),
+    ),
     "wedged-connection": (
         ("stuck-lookup", "rank-silent", "straggler-rank", "lookup-timeouts"),
         ("cluster", "namespace", "engine"),

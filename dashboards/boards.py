@@ -10,7 +10,7 @@ from dashboards.board_fleet import FLEET_BOARD
 from dashboards.board_gates import GATES_BOARD
 from dashboards.board_pod import POD_BOARD
 from dashboards.metric_names import named_in
-from dashboards.model import COLUMNS, SCHEMA_VERSION, TAG, Board, Links, Row
+from dashboards.model import COLUMNS, SCHEMA_VERSION, TAG, Board, Links, Row, link
 
 BOARDS: Final[tuple[Board, ...]] = (
     FLEET_BOARD,
@@ -29,7 +29,7 @@ def build(board: Board, links: Links) -> dict[str, Any]:
         "editable": False,  # it is changed in code; a copy may be edited
         "graphTooltip": 1,
         "id": None,
-        "links": _links(),
+        "links": [link("Stallscope", "")],
         "panels": _panels(board, links),
         "refresh": "30s",
         "schemaVersion": SCHEMA_VERSION,
@@ -41,24 +41,6 @@ def build(board: Board, links: Links) -> dict[str, Any]:
         "uid": board.uid,
         "version": 0,
     }
-
-
-def _links() -> list[dict[str, Any]]:
-    """To the other boards, with the variables and the time that are chosen here."""
-    return [
-        {
-            "asDropdown": False,
-            "icon": "external link",
-            "includeVars": True,
-            "keepTime": True,
-            "tags": [TAG],
-            "targetBlank": False,
-            "title": "Stallscope",
-            "tooltip": "",
-            "type": "dashboards",
-            "url": "",
-        }
-    ]
 
 
 def _panels(board: Board, links: Links) -> list[dict[str, Any]]:

@@ -147,7 +147,24 @@ class Links:
         return f"{self.base.rstrip('/')}/{name}.md"
 
     def runbook(self, name: str) -> dict[str, Any]:
-        return {"targetBlank": True, "title": f"Runbook: {name}", "url": self.url(name)}
+        return link(f"Runbook: {name}", self.url(name))
+
+
+def link(title: str, url: str) -> dict[str, Any]:
+    """A link of a panel; without a URL, one of a board to all others of ours."""
+    is_to_boards = not url
+    return {
+        "asDropdown": False,
+        "icon": "external link",
+        "includeVars": is_to_boards,  # what is chosen here stays chosen there
+        "keepTime": is_to_boards,
+        "tags": [TAG] if is_to_boards else [],
+        "targetBlank": not is_to_boards,
+        "title": title,
+        "tooltip": "",
+        "type": "dashboards" if is_to_boards else "link",
+        "url": url,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +264,11 @@ _OPTIONS: Final[dict[PanelKind, dict[str, Any]]] = {
         "graphMode": "area",
         "justifyMode": "auto",
         "orientation": "auto",
+        "percentChangeColorMode": "standard",
         "reduceOptions": _REDUCE,
+        "showPercentChange": False,
         "textMode": "auto",
+        "wideLayout": True,
     },
     "bargauge": {
         "displayMode": "basic",

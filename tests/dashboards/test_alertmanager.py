@@ -47,6 +47,10 @@ CASES = {
         ],
         [["StallscopeWedgedConnection"]],
     ),
+    "an eviction wedges a connection": (
+        [finding("wedged-connection", rank="1"), finding("evicted-before-load")],
+        [["StallscopeEvictedBeforeLoad"]],
+    ),
     "a warning": ([finding("store-skew", "warning", rank="3")], []),
     "a warning beside its critical form": (
         [finding("store-skew", rank="3"), finding("store-skew", "warning", rank="3")],

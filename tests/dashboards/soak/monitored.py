@@ -80,16 +80,17 @@ def config(folder: Path, targets: list[Target], alertmanager: str, scale: float)
     rules.write_text(json.dumps(rule_files.build(Scale(scale), Links(rule_files.RUNBOOK_BASE))))
     jobs = [
         {
-            "job_name": target.job,
-            "metrics_path": target.path,
+            "job_name": job,
             "static_configs": [
                 {
                     "targets": [target.address],
                     "labels": {"cluster": CLUSTER, "namespace": NAMESPACE, "pod": target.pod},
                 }
+                for target in targets
+                if target.job == job
             ],
         }
-        for target in targets
+        for job in sorted({target.job for target in targets})
     ]
     interval = f"{int(SCRAPE_SECONDS * 1000)}ms"
     managers = [{"static_configs": [{"targets": [alertmanager]}]}] if alertmanager else []

@@ -16,7 +16,6 @@ class Target:
     job: str
     address: str
     pod: str
-    path: str = "/metrics"
 
 
 @contextlib.contextmanager

@@ -117,7 +117,7 @@ def _incident(lab: LabRun, server: Prometheus, name: str) -> Seen:
     try:
         server.wait_for(alert, incident.decidable_seconds + FIRES_WITHIN_SECONDS)
     except AssertionError as error:
-        if "lost a completion" in lab.log.read_text() and name != "lost-completion":
+        if was_struck(lab, name):
             seen.struck = "stuck-lookup"
             return seen
         seen.missed = [str(error)[:600]]
@@ -134,6 +134,11 @@ def _incident(lab: LabRun, server: Prometheus, name: str) -> Seen:
                 seen.missed.append(f"{title} stayed in its healthy range")
     seen.missed += server.unhealthy_rules()
     return seen
+
+
+def was_struck(lab: LabRun, name: str) -> bool:
+    """Whether the stock client's own fault came before the incident's."""
+    return name != "lost-completion" and "lost a completion" in lab.log.read_text()
 
 
 def _panels() -> list[tuple[str, Panel]]:
