@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from detectors import thresholds as t
-from exporters.snapshot import Evidence, Finding, Pending, Process, Snapshot, ThreadStack
+from exporters.snapshot import (
+    Engine,
+    Evidence,
+    Finding,
+    Pending,
+    Process,
+    Snapshot,
+    ThreadStack,
+)
 
 # The functions of LMCache 0.5.5 and 0.5.6, and of the client that stands in for theirs, that a
 # thread is inside of while it waits for this kind of answer: last part of the qualified name.
@@ -23,8 +31,9 @@ class StackSide:
     """What a rank's threads do about one entry.
 
     "waits": one stands in that call and waits. "runs": one is in it and on a CPU. "nobody": one
-    would have to be in it, and none is. "unseen": stacks were asked for and not had, or say
-    nothing here; "" where they were not asked for.
+    would have to be in it, and none is. Of a whole engine, "waits" is that no worker moved, "runs"
+    that one did. "unseen": stacks were asked for and not had, or say nothing here; "" where they
+    were not asked for.
     """
 
     state: Literal["waits", "runs", "nobody", "unseen", ""]
@@ -64,6 +73,45 @@ def stack_side(snapshot: Snapshot, process: Process, entry: Pending) -> StackSid
         )
         return StackSide("nobody", text)
     return StackSide("unseen", "no thread has to wait for this one, so the stack says nothing")
+
+
+def engine_side(engine: Engine, snapshot: Snapshot) -> StackSide:
+    """Whether the main threads of an engine's workers stood where they were in earlier pictures.
+
+    Without the innermost call, which a loop that waits may change, and without line numbers. A rank
+    that waits for the GPU may spin: being on a CPU says nothing here.
+    """
+    if not snapshot.stacks:
+        return StackSide("")
+    moved = []
+    compared = 0
+    for rank, process in sorted(engine.workers().items()):
+        now = _main(snapshot, process)
+        before = [_main(picture, process) for picture in snapshot.earlier]
+        chains = [chain for chain in (now, *before) if chain]
+        if now and len(chains) > 1:
+            compared += 1
+            if any(chain != now for chain in chains):
+                moved.append(rank)
+    if moved:
+        names = ", ".join(map(str, moved))
+        return StackSide("runs", f"the main thread of rank {names} went on between the pictures")
+    if not compared or compared < len(engine.workers()):
+        return StackSide(
+            "unseen",
+            f"the main threads of {compared} of {len(engine.workers())} workers were seen twice",
+        )
+    return StackSide("waits", f"the main threads of all {compared} workers stood still meanwhile")
+
+
+def _main(picture: Snapshot, process: Process) -> tuple[tuple[str, str], ...]:
+    """The calls of a process's main thread but for the innermost, () where they were not read."""
+    for stack in picture.stacks:
+        if stack.page == process.page and stack.engine_id == process.engine_id and not stack.torn:
+            for thread in stack.threads:
+                if thread.name == "MainThread":
+                    return tuple((f.function, f.file) for f in thread.frames[1:])
+    return ()
 
 
 def weighed(finding: Finding, side: StackSide) -> Finding:

@@ -201,7 +201,6 @@ def _kept(snapshot: Snapshot) -> Snapshot:
         ),
         unseen=(),
         earlier=(),
-        stacks=(),
         logs=(),
     )
 

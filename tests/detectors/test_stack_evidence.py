@@ -8,6 +8,7 @@ import pytest
 
 from detectors import stuck_lookup, wedged_connection
 from detectors import thresholds as t
+from detectors.stack_evidence import engine_side
 from exporters.snapshot import Frame, ProcessStack, ThreadStack
 from tests.detectors.client_pictures import (
     BLOCKING_SECONDS,
@@ -18,6 +19,7 @@ from tests.detectors.client_pictures import (
     series,
     shard,
 )
+from tests.detectors.pictures import engine, snapshot
 
 # As LMCache 0.5.5 and 0.5.6 showed them under py-spy, from the innermost out.
 LOOKUP = (
@@ -139,3 +141,43 @@ def test_an_old_python_names_functions_without_their_class():
 def test_a_thread_without_a_call_or_a_name_is_no_fault():
     finding = judge(stuck_lookup.RULE, stuck(), of_rank(1, thread((), name=""), thread(name="")))
     assert "thread 9 waits inside" in finding.evidence[-1].text
+
+
+def still_engine(*chains):
+    """An engine of two workers; each picture, oldest first, gives both their main thread's calls."""
+
+    def picture(chain):
+        stacks = tuple(of_rank(i, thread(chain, name="MainThread")) for i in range(2))
+        return dataclasses.replace(snapshot(engine(2)), stacks=stacks)
+
+    *earlier, now = [picture(chain) for chain in chains]
+    return dataclasses.replace(now, earlier=tuple(earlier))
+
+
+INSIDE = ("wait", "all_gather", "forward", "execute_model")
+POLLED = ("sleep", "all_gather", "forward", "execute_model")
+ELSEWHERE_IN_STEP = ("matmul", "mlp", "forward", "execute_model")
+
+
+@pytest.mark.parametrize(
+    ("chains", "state"),
+    [
+        ((INSIDE, INSIDE, INSIDE), "waits"),
+        ((INSIDE, POLLED, INSIDE), "waits"),
+        ((INSIDE, ELSEWHERE_IN_STEP, INSIDE), "runs"),
+        ((ELSEWHERE_IN_STEP, INSIDE), "runs"),
+        ((INSIDE,), "unseen"),
+        (((), INSIDE), "unseen"),
+    ],
+)
+def test_an_engine_stands_still_where_no_worker_left_its_call(chains, state):
+    picture = still_engine(*chains)
+    assert engine_side(picture.engines[0], picture).state == state
+
+
+def test_a_worker_without_a_stack_leaves_the_engine_unseen():
+    picture = still_engine(INSIDE, INSIDE)
+    lone = dataclasses.replace(picture, stacks=picture.stacks[:1])
+    assert engine_side(lone.engines[0], lone).state == "unseen"
+    none = dataclasses.replace(picture, stacks=())
+    assert engine_side(none.engines[0], none).state == ""
