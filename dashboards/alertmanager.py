@@ -22,6 +22,7 @@ INHIBITED: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "evicted-before-load",
             "cold-shard",
             "shard-skew",
+            "load-mismatch",
             "stuck-lookup",
             "wedged-connection",
             "rank-silent",

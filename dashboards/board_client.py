@@ -92,7 +92,7 @@ _FAILED: Final = Row(
             "Chunks that a lookup had found and a load did not get.",
             "0: else chunks are evicted between lookup and load.",
             healthy=Healthy(high=0),
-            moves_in=("dead-shard",),
+            still="the lab's stock client counts none: its call fails as a whole, or hangs",
             low=0,
             runbooks=("evicted-before-load",),
         ),

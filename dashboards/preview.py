@@ -73,9 +73,9 @@ class Prometheus:
 
     def _ask(self, name: str, **arguments: object) -> list[dict[str, Any]]:
         asked = f"{self._url}/api/v1/{name}"
-        data = urllib.parse.urlencode(arguments).encode()
+        form = urllib.parse.urlencode(arguments).encode()
         try:
-            with urllib.request.urlopen(asked, data, timeout=_TIMEOUT_SECONDS) as answer:
+            with urllib.request.urlopen(asked, form, timeout=_TIMEOUT_SECONDS) as answer:
                 found = json.load(answer)
         except urllib.error.HTTPError as error:
             raise PreviewError(f"{self._url}: HTTP {error.code}: {_said(error)}") from None
@@ -84,7 +84,8 @@ class Prometheus:
             raise PreviewError(f"{self._url}: cannot be asked: {reason}") from None
         except ValueError:
             raise PreviewError(f"{self._url}: does not answer like Prometheus") from None
-        result = found.get("data", {}).get("result") if isinstance(found, dict) else None
+        data = found.get("data") if isinstance(found, dict) else None
+        result = data.get("result") if isinstance(data, dict) else None
         if not isinstance(result, list):
             raise PreviewError(f"{self._url}: does not answer like Prometheus")
         return result
@@ -132,8 +133,9 @@ def _series(target: Target, labels: Labels, points: Iterable[Sequence[Any]]) -> 
 
 def _legend(target: Target, labels: Labels) -> str:
     if target.legend:
-        return _LABEL.sub(lambda match: labels.get(match[1], ""), target.legend)
-    return " ".join(f"{k}={v}" for k, v in sorted(labels.items()) if k != "__name__" and v)
+        return _LABEL.sub(lambda match: labels.get(match[1], ""), target.legend) or "value"
+    named = [f"{k}={v}" for k, v in sorted(labels.items()) if k != "__name__" and v]
+    return " ".join(named) or "value"
 
 
 def png(drawn: Drawn) -> bytes:
