@@ -144,7 +144,7 @@ def test_a_thread_without_a_call_or_a_name_is_no_fault():
 
 
 def still_engine(*chains):
-    """An engine of two workers; each picture, oldest first, gives both their main thread's calls."""
+    """An engine of two workers; each picture, oldest first, gives their main threads' calls."""
 
     def picture(chain):
         stacks = tuple(of_rank(i, thread(chain, name="MainThread")) for i in range(2))
