@@ -97,6 +97,28 @@ _FAILED: Final = Row(
             runbooks=("evicted-before-load",),
         ),
         Panel(
+            "Loads that brought less than was found",
+            (_counted("load_short_calls"),),
+            "ops",
+            "Retrieves that ended short of what the lookup before them had promised: the rest is "
+            "recomputed.",
+            "0, or an eviction now and then.",
+            still="the lab's stock client waits instead of coming back short",
+            low=0,
+            runbooks=("evicted-before-load",),
+        ),
+        Panel(
+            "Prefetches that came too late",
+            (_counted("prefetch_late_calls"),),
+            "ops",
+            "Prefetches that ended after their lookup had timed out: the request recomputed, and "
+            "what it waited for was loaded for nobody.",
+            "0. In the post 49% of the requests were so.",
+            still="only asynchronous loading prefetches, and the lab's panels run is synchronous",
+            low=0,
+            runbooks=("lookup-timeouts",),
+        ),
+        Panel(
             "Bytes prefetched for nobody",
             (_counted("load_wasted_bytes"),),
             "Bps",

@@ -59,7 +59,7 @@ _JUDGED: Final = Row(
                 low=0,
                 high=1,
                 runbooks=(RUNBOOK,),
-                no_value=f"No bucket at {gate.limit_seconds:g} s, or {_NO_DATA.lower()}",
+                no_value=f"No bucket at {gate.limit_seconds:g} s, or no vLLM is scraped",
             )
             for gate in GATES
         ),

@@ -135,7 +135,7 @@ _BYTES: Final = Row(
             "Bytes loaded by rank and tier",
             (
                 Target(
-                    total(f"{_RANK}, tier", rate(catalog.LOAD_BYTES, RANK)),
+                    total(f"{_RANK}, tier", rate(catalog.LOAD_BYTES, RANK, WORKER)),
                     f"{_LEGEND} {{{{tier}}}}",
                 ),
             ),
