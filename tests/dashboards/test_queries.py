@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -93,6 +94,19 @@ def test_the_metrics_of_vllm_are_in_its_source():
 
     bare = {re.sub(r"_(bucket|sum|count)$", "", name) for name in foreign.VLLM_METRICS}
     assert bare <= names()
+
+
+def test_vllm_takes_buckets_as_the_runbook_gives_them():
+    from runbooks.library import load_page
+    from tests.dashboards.vllm_source import text_of
+
+    found = re.search(
+        r"(--custom-histogram-buckets) '(\{[^']*\})'", load_page("ttft-gate").text, re.DOTALL
+    )
+    [(family, bounds)] = json.loads(found[2]).items()
+    assert set(recording.TTFT_LIMITS_SECONDS) <= set(bounds) and bounds == sorted(bounds)
+    assert found[1] in text_of("config/observability.py")
+    assert f'"{family}"' in text_of("v1/metrics/buckets.py")
 
 
 def test_what_a_query_names_is_told_apart_from_its_strings():

@@ -14,14 +14,23 @@ from tests.project.layout import ROOT
 _NAME = re.compile(r"[\"'](vllm:[a-z_]+)[\"']")
 
 
-def names() -> set[str]:
-    """The test is skipped where that version is not installed."""
+def text_of(name: str) -> str:
+    """A file of vLLM. The test is skipped where that version is not installed."""
+    return (_installed() / name).read_text()
+
+
+def _installed() -> Path:
     folder = _folder()
     if folder is None:
         pytest.skip("vLLM is not installed: make setup-vllm")
     if _version(folder) != VLLM_VERSION:
         pytest.skip(f"vLLM {_version(folder)} is installed, and {VLLM_VERSION} was asked for")
-    texts = [path.read_text() for path in (folder / "v1/metrics").glob("*.py")]
+    return folder
+
+
+def names() -> set[str]:
+    """Every metric that it names."""
+    texts = [path.read_text() for path in (_installed() / "v1/metrics").glob("*.py")]
     return {name for text in texts for name in _NAME.findall(text)}
 
 
