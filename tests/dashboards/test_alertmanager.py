@@ -82,7 +82,13 @@ def sent(tmp_path_factory):
                 if number < len(alerts)
             ]
             server.post(*coming)
-        time.sleep(1.5)
+        wanted = sum(len(pages) for _, pages in CASES.values())
+        until = time.monotonic() + 20
+        while time.monotonic() < until and not (
+            len(server.pages()) >= wanted and {"tickets", "watchdog"} <= set(server.sent)
+        ):
+            time.sleep(0.1)
+        time.sleep(1)  # what should not come would come now
         return {
             cluster: {
                 receiver: [

@@ -16,6 +16,7 @@ pytest.importorskip("matplotlib")
 from dashboards import preview
 from dashboards.boards import BOARDS
 from dashboards.model import Healthy, Panel, Target
+from runbooks.cli.main import main
 from tests.runbooks.command_line import stallscope
 from tests.servers import free_port
 
@@ -131,7 +132,7 @@ def test_what_is_no_prometheus_is_said_in_one_line(status, body, said):
         assert url in str(caught.value)
 
 
-def test_usage_errors_are_one_line(tmp_path):
+def test_usage_errors_are_one_line(tmp_path, capsys):
     nobody = f"http://127.0.0.1:{free_port()}"
     file = tmp_path / "file"
     file.write_text("")
@@ -145,8 +146,9 @@ def test_usage_errors_are_one_line(tmp_path):
         (("build", "--out", file), "cannot be written"),
         (("rules", "--runbook-base", "wiki"), "is not a URL"),
     ):
-        run = stallscope("monitoring", *arguments)
-        assert run.code == 64 and said in run.line(), (arguments, run)
+        assert main(["monitoring", *map(str, arguments)]) == 64, arguments
+        told = capsys.readouterr().err
+        assert said in told and told.count("\n") == 1, told
 
 
 def test_values_read_in_their_unit():
