@@ -73,3 +73,55 @@ IDLE_GPU_MIN_SECONDS: Final = 0.1
 # A stack that shows what the page says takes away half of the doubt; one that shows otherwise, half
 # of the trust, as an unseen server side does.
 STACK_CONFIDENCE_FACTOR: Final = 0.5
+
+# What moves is taken between the oldest picture kept and this one, never over less than this.
+MOVED_SECONDS: Final = 1.9
+
+# Of the main thread: at 0.85 a queue of GETs waits five times as long as each takes. A moment at
+# the limit is a burst; a person's look lasts 2 s, and only the whole of it counts.
+SATURATED_SHARE: Final = 0.85
+SATURATED_CANNOT_TELL: Final = 0.95
+SATURATED_WINDOW_SECONDS: Final = 8.0
+SATURATED_BRIEF_SHARE: Final = 0.97
+
+# A shard that began within the hour, and long after the others, with less than half of their keys.
+COLD_UPTIME_SECONDS: Final = 3600
+COLD_KEYS_SHARE: Final = 0.5
+COLD_LEAST_KEYS: Final = 64  # of the others' median: with fewer nobody has a cache yet
+
+# A shard's keys against an equal share of all; chunks per rank as for a skew of stores.
+SHARD_SKEW_RATIO: Final = 1.5
+
+# Lookups of the last minute whose prefix one rank alone cut, and what it cost.
+ORPHAN_WINDOW_SECONDS: Final = 60.0
+ORPHAN_LOOKUPS: Final = 10
+ORPHAN_SHARE: Final = 0.3
+ORPHAN_CHUNKS_PER_RANK: Final = 8
+
+# CPU taken away: by the quota, or by whoever shares the core. On a busy host every rank waits for
+# one at times; what tells is that this rank waits more than the others, and that they wait for it.
+THROTTLED_SHARE: Final = 0.10
+RUNQUEUE_SHARE: Final = 0.20
+RUNQUEUE_RATIO: Final = 2.0
+
+# Pages of an engine that died longer ago are left over, and nobody's alarm.
+ENGINE_DEAD_SECONDS: Final = 3600.0
+
+# Two ranks in different operations at one place of the order hang at once, or mix their data.
+MISMATCHED_COLLECTIVES: Final = 1
+
+# No step of a prompt for so long, though there are requests: longer than any step of the post.
+PROGRESS_SECONDS: Final = 30.0
+# Where steps are long: so many mean steps, which is some 5 times the slowest of a hundred.
+PROGRESS_MEAN_STEPS: Final = 15.0
+
+# First tokens that come late because of the queue: what is computed is a third of the wait at most.
+QUEUE_SHARE: Final = 0.7
+QUEUE_TTFT_SECONDS: Final = 10.0
+QUEUE_FIRST_TOKENS: Final = 3
+QUEUE_WAITING: Final = 3
+
+# Prefetches of the last minute that ended after their lookup was given up.
+GIVE_UP_WINDOW_SECONDS: Final = 60.0
+GIVE_UP_PREFETCHES: Final = 3
+GIVE_UP_SHARE: Final = 0.1

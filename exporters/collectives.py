@@ -7,6 +7,7 @@ counted as unjoined, never guessed.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,13 +15,21 @@ from exporters import page_layout as layout
 from exporters import reasons
 from exporters.readers.page import PageSample
 from exporters.readers.rings import Entry
-from exporters.snapshot import Basis, CollectiveSecond, Group, GroupTotal, OpenCollective
+from exporters.snapshot import (
+    Basis,
+    CollectiveSecond,
+    Group,
+    GroupTotal,
+    Mismatch,
+    OpenCollective,
+)
 
 NANOSECONDS = 1_000_000_000
 KEPT_SECONDS = 120
 # Incomplete collectives kept; older ones are overwritten in the rings by then.
 MOST_WAITING = layout.RING_RECORDS
 MOST_OPEN_SHOWN = 8
+MOST_MISMATCHES = 8
 # All ranks are in and none has left: worth showing once it is longer than any usual collective.
 ALL_IN_SECONDS = 1.0
 
@@ -116,6 +125,7 @@ class GroupJoiner:
     _progress: list[_Progress] = field(default_factory=list)
     _known: list[tuple[int, int] | None] = field(default_factory=list)
     _settled: int = 0  # highest sequence joined or given up
+    _mismatches: deque[Mismatch] = field(default_factory=lambda: deque(maxlen=MOST_MISMATCHES))
 
     def follow(self, members: Members) -> None:
         """Name this tick's members. Another incarnation of any begins the join anew; one that is
@@ -207,6 +217,8 @@ class GroupJoiner:
         if any(e.basis == _NONE for e in entries):
             self.async_only += 1
             return
+        if any(e.op != op for e in entries):
+            self._mismatches.append(_mismatch(entries))
         if any(e.op != op or e.basis != basis for e in entries) or basis not in _BASES:
             self.unjoined += 1
             return
@@ -251,7 +263,17 @@ class GroupJoiner:
             open=self._open(now_ns),
             unjoined=self.unjoined,
             unseen_reason=self._unseen_reason(),
+            mismatches=(*self._mismatches, *self._stuck_mismatches()),
         )
+
+    def _stuck_mismatches(self) -> list[Mismatch]:
+        """Ranks that are inside of different operations now, and will not leave them."""
+        begin = self._begin()
+        return [
+            _mismatch(slots)
+            for sequence, slots in self._waiting.items()
+            if sequence >= begin and len({e.op for e in slots if e is not None}) > 1
+        ][:MOST_OPEN_SHOWN]
 
     def _dense_seconds(self, now_ns: int) -> tuple[CollectiveSecond, ...]:
         """One entry for every second observed, those without a collective too: the span of the
@@ -322,6 +344,15 @@ class GroupJoiner:
         if self.async_only and not joined:
             return reasons.ASYNC_ONLY
         return reasons.UNJOINED if self.unjoined > joined else ""
+
+
+def _mismatch(slots: Sequence[Entry | None]) -> Mismatch:
+    present = [e for e in slots if e is not None]
+    return Mismatch(
+        sequence=present[0].sequence,
+        ops=tuple("" if e is None else layout.OPS[e.op] for e in slots),
+        arrive_seconds=max(e.arrive_ns for e in present) / NANOSECONDS,
+    )
 
 
 def _seconds(values_ns: Sequence[int]) -> tuple[float, ...]:

@@ -62,6 +62,16 @@ class OpenCollective:
 
 
 @dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One place in a group's order at which its ranks were in different operations: `ops[i]` of the
+    group's rank i, "" where its entry is not there."""
+
+    sequence: int
+    ops: tuple[str, ...]
+    arrive_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class GroupTotal:
     """Accumulated since the reader began, per (op, basis) of one group."""
 
@@ -75,7 +85,9 @@ class GroupTotal:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One process group of one engine: its recent seconds, totals and what is open now."""
+    """One process group of one engine: its recent seconds, totals and what is open now.
+
+    `mismatches` are the last few, oldest first."""
 
     name: str
     ranks: tuple[int, ...]
@@ -84,6 +96,7 @@ class Group:
     open: tuple[OpenCollective, ...] = ()
     unjoined: int = 0
     unseen_reason: str = ""
+    mismatches: tuple[Mismatch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

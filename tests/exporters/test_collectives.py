@@ -172,6 +172,8 @@ def test_a_different_operation_at_the_same_sequence_is_unjoined():
     joiner.settle(SECOND)
     group = joiner.group(SECOND)
     assert (group.totals, group.unjoined) == ((), 1)
+    [mismatch] = group.mismatches
+    assert (mismatch.sequence, set(mismatch.ops)) == (1, {"all_gather", "barrier"})
 
 
 def test_asynchronous_entries_are_never_a_wait():

@@ -85,7 +85,7 @@ def test_a_rank_without_a_page_is_unseen(tmp_path):
 def test_an_engine_that_has_ended_is_said_once(tmp_path):
     _pages(tmp_path)
     evaluation = Evaluator(tmp_path, (), ALL_RULES).tick()
-    assert evaluation.findings == ()
+    assert [f.id for f in evaluation.findings] == ["engine-dead"]
     assert [u.reason for u in evaluation.snapshot.unseen] == [reasons.NO_WRITER]
 
 

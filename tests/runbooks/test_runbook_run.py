@@ -83,6 +83,13 @@ def matching(pattern):
         '"save_only_first_rank": false',
         "--bucket 30",
         "in tick recv",
+        "received None chunk_count",
+        "Double free occurred",
+        "PYTHONHASHSEED=0",
+        "db0:keys=5",
+        "degraded mode",
+        "Releasing expired KV blocks",
+        "connection refused: failed",
     ):
         if re.search(pattern, text, re.MULTILINE | re.IGNORECASE):
             return text

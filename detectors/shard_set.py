@@ -1,0 +1,34 @@
+"""What the rules on a set of shards share: the shards that one engine's ranks spread over."""
+
+from __future__ import annotations
+
+from exporters.snapshot import Engine, Shard, Snapshot
+
+
+def is_sharded(engine: Engine) -> bool:
+    """Whether each rank has a shard of its own: its URL has the rank in it."""
+    templates = [p.info.get("shard_url") for p in engine.workers().values()]
+    return bool(templates) and all(isinstance(u, str) and "{rank}" in u for u in templates)
+
+
+def shards_of(engine: Engine, snapshot: Snapshot) -> list[Shard]:
+    """The shards that its ranks use and that answered, each once, in the order of the ranks."""
+    urls = dict.fromkeys(p.shard for _, p in sorted(engine.workers().items()) if p.shard)
+    found = (snapshot.shard(url) for url in urls)
+    return [shard for shard in found if shard is not None and shard.up]
+
+
+def keys(shard: Shard) -> int:
+    """Keys in all its databases."""
+    total = 0
+    for name, figures in shard.info.items():
+        if name.startswith("db") and name[2:].isdigit() and isinstance(figures, dict):
+            count = figures.get("keys")
+            total += count if isinstance(count, int) else 0
+    return total
+
+
+def rank_of(engine: Engine, url: str) -> int | None:
+    """The rank that alone uses this shard."""
+    ranks = [rank for rank, process in engine.workers().items() if process.shard == url]
+    return ranks[0] if len(ranks) == 1 else None

@@ -1,0 +1,47 @@
+"""cold-shard: younger than the others by much, and with less than half of their keys."""
+
+from __future__ import annotations
+
+import pytest
+
+from detectors.cold_shard import RULE
+from exporters import reasons
+from exporters.snapshot import Shard
+from tests.detectors.fleet_pictures import SIZE, facts, picture, ranks, shard, url
+
+
+def fleet(keys=300, uptime=120, others=1000, others_uptime=90_000, **changes):
+    shards = tuple(
+        shard(r, keys, uptime) if r == 2 else shard(r, others, others_uptime) for r in range(SIZE)
+    )
+    return picture(ranks(**changes), shards)
+
+
+def test_it_is_named_with_its_rank():
+    [finding] = RULE(fleet()).findings
+    assert (finding.shard, finding.rank, finding.severity) == (url(2), 2, "warning")
+    assert "300 keys" in finding.summary
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"keys": 501},
+        {"uptime": 3601},
+        {"others_uptime": 200},  # all began together
+        {"keys": 10, "others": 40},  # nobody has a cache yet
+        {"info": facts(shard_url="resp://v-0:6379")},  # one for all
+    ],
+)
+def test_turning_any_of_it_turns_the_verdict(changes):
+    verdict = RULE(fleet(**changes))
+    assert (verdict.findings, verdict.abstained) == ((), "")
+
+
+def test_with_one_shard_to_see_it_abstains():
+    assert RULE(picture(ranks(), (shard(2, 3, 9),))).reason == reasons.NOT_ASKED
+
+
+def test_a_server_without_the_fields_breaks_nothing():
+    shards = (shard(0), shard(1), Shard(url(2), True))
+    assert RULE(picture(ranks(), shards)).findings == ()
