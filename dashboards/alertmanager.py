@@ -13,38 +13,46 @@ _WAIT_SECONDS: Final = 30
 _GROUP_SECONDS: Final = 300
 _REPEAT_SECONDS: Final = 14_400
 
+_ENGINE: Final = ("cluster", "namespace", "engine")
+# Where every rank waits for what does not come, each of these follows.
+_ABSENT: Final = (
+    "rank-silent",
+    "straggler-rank",
+    "progress-stall",
+    "queue-not-prefill",
+    "lookup-timeouts",
+    "async-give-up",
+)
+
 # What follows from a cause, and is muted while it stands: cause -> (findings, equal labels). A
 # shard has no engine of its own, so what it does to engines is matched by cluster.
 INHIBITED: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     SHARD_DOWN: (
         (
-            "lookup-timeouts",
             "evicted-before-load",
             "cold-shard",
+            "orphaned-chunks",
             "shard-skew",
+            "shard-saturated",
             "load-mismatch",
+            "refcount-error",
+            "degraded-engine",
             "stuck-lookup",
             "wedged-connection",
-            "rank-silent",
-            "straggler-rank",
-            "progress-stall",
+            *_ABSENT,
         ),
         ("cluster",),
     ),
-    "evicted-before-load": (
-        ("wedged-connection", "stuck-lookup", "rank-silent", "straggler-rank", "lookup-timeouts"),
-        ("cluster", "namespace", "engine"),
-    ),
-    "wedged-connection": (
-        ("stuck-lookup", "rank-silent", "straggler-rank", "lookup-timeouts"),
-        ("cluster", "namespace", "engine"),
-    ),
-    "stuck-lookup": (
-        ("rank-silent", "straggler-rank", "lookup-timeouts"),
-        ("cluster", "namespace", "engine"),
-    ),
-    "rank-silent": (("straggler-rank", "progress-stall"), ("cluster", "namespace", "engine")),
-    "store-skew": (("straggler-rank",), ("cluster", "namespace", "engine")),
+    "shard-saturated": (("lookup-timeouts", "async-give-up", "queue-not-prefill"), ("cluster",)),
+    "engine-dead": (("stuck-lookup", "wedged-connection", *_ABSENT), _ENGINE),
+    "cold-shard": (("orphaned-chunks", "shard-skew"), _ENGINE),
+    "evicted-before-load": (("wedged-connection", "stuck-lookup", *_ABSENT), _ENGINE),
+    "wedged-connection": (("stuck-lookup", *_ABSENT), _ENGINE),
+    "stuck-lookup": (_ABSENT, _ENGINE),
+    "collective-mismatch": (("rank-silent", "straggler-rank", "progress-stall"), _ENGINE),
+    "rank-silent": (("straggler-rank", "progress-stall", "queue-not-prefill"), _ENGINE),
+    "cpu-throttled": (("straggler-rank",), _ENGINE),
+    "store-skew": (("straggler-rank",), _ENGINE),
 }
 
 
@@ -80,13 +88,15 @@ def build(scale: Scale) -> dict[str, Any]:
 
 
 def _causes() -> list[dict[str, Any]]:
+    """A cause mutes what follows from it, unless that is worse than the cause itself."""
     return [
         {
-            "source_matchers": [f'finding = "{cause}"', 'severity = "critical"'],
-            "target_matchers": [f'finding =~ "{"|".join(effects)}"'],
+            "source_matchers": [f'finding = "{cause}"', f'severity = "{severity}"'],
+            "target_matchers": [f'finding =~ "{"|".join(effects)}"', *milder],
             "equal": list(equal),
         }
         for cause, (effects, equal) in INHIBITED.items()
+        for severity, milder in (("critical", ()), ("warning", ('severity = "warning"',)))
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from dashboards.promql import equals, pick
 from dashboards.rule_model import Alert
 from detectors import ALL_RULES
 from exporters import catalog
@@ -14,16 +15,19 @@ from exporters import catalog
 # begin another each time it does.
 FIXED_PLACE: Final[Mapping[str, tuple[str, ...]]] = {
     "cold-shard": ("shard",),
-    "load-mismatch": (),
-    "evicted-before-load": (),
-    "lookup-timeouts": (),
+    "collective-mismatch": ("rank",),
+    "cpu-throttled": ("rank",),
+    "orphaned-chunks": ("rank",),
     "rank-silent": ("rank",),
     "shard-saturated": ("shard",),
+    "shard-skew": ("shard",),
     "store-skew": ("rank",),
     "straggler-rank": ("rank",),
     "stuck-lookup": ("rank",),
     "wedged-connection": ("rank",),
 }
+# Findings that say what cannot be told, and ask nothing of anybody.
+ONLY_INFO: Final = frozenset(("half-a-group",))
 RULES: Final = tuple(rule.name for rule in ALL_RULES)
 # What one exporter says of a shard is not enough to wake someone: dashboards/fleet_alerts.py asks
 # for a second witness.
@@ -41,16 +45,17 @@ def alert_name(finding: str) -> str:
 
 def finding_alerts(rules: Sequence[str] = RULES) -> list[Alert]:
     """The alerts, in the rules' order: a cause before what follows from it."""
-    return [_alert(name) for name in rules if name != SHARD_DOWN]
+    return [_alert(name) for name in rules if name != SHARD_DOWN and name not in ONLY_INFO]
 
 
 def _alert(finding: str) -> Alert:
     place = FIXED_PLACE.get(finding, ())
     labels = ", ".join(("cluster", "namespace", "engine", "finding", "severity", *place))
+    chosen = pick(catalog.FINDING, equals("finding", finding), 'severity!="info"')
     where = "".join(f", {label} {{{{ $labels.{label} }}}}" for label in place)
     return Alert(
         name=alert_name(finding),
-        expr=f'max by ({labels}) ({catalog.FINDING.name}{{finding="{finding}"}}) == 1',
+        expr=f"max by ({labels}) ({chosen}) == 1",
         for_seconds=_FOR_SECONDS,
         keep_seconds=_KEEP_SECONDS,
         severity="",

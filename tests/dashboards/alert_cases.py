@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dashboards.finding_alerts import FIXED_PLACE, RULES, SHARD_DOWN, alert_name
+from dashboards.finding_alerts import FIXED_PLACE, ONLY_INFO, RULES, SHARD_DOWN, alert_name
 from dashboards.gates import LEAST_REQUESTS
 
 POD = 'cluster="c", namespace="n", pod="p", instance="i"'
@@ -35,7 +35,7 @@ def finding(name: str, more: str = "", severity: str = "critical", rank: str = "
 def finding_cases() -> list[Case]:
     cases = []
     for name in RULES:
-        if name == SHARD_DOWN:
+        if name == SHARD_DOWN or name in ONLY_INFO:
             continue
         place = {"rank": "3", "shard": "redis://v-0:6379"}
         labels = {"cluster": "c", "namespace": "n", "engine": "e", "finding": name}
@@ -70,6 +70,7 @@ def finding_cases() -> list[Case]:
             ),
             Case(alert, "it is over for long", {finding(name): "1x6 stale"}, 15),
             Case(alert, "it is over at once", {finding(name): "_ 1 stale"}, 1.5),
+            Case(alert, "it is for information", {finding(name, severity="info"): "1x20"}, 3),
             Case(alert, "another finding stands", {finding(f"{name}-not"): "1x20"}, 3),
         ]
         if "rank" not in FIXED_PLACE.get(name, ()):

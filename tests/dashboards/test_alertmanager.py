@@ -51,6 +51,14 @@ CASES = {
         [finding("wedged-connection", rank="1"), finding("evicted-before-load")],
         [["StallscopeEvictedBeforeLoad"]],
     ),
+    "a warning does not mute what is worse": (
+        [finding("store-skew", "warning", rank="0"), finding("straggler-rank", rank="0")],
+        [["StallscopeStragglerRank"]],
+    ),
+    "a shard that begins anew": (
+        [finding("cold-shard", "warning"), finding("orphaned-chunks", "warning")],
+        [],
+    ),
     "a warning": ([finding("store-skew", "warning", rank="3")], []),
     "a warning beside its critical form": (
         [finding("store-skew", rank="3"), finding("store-skew", "warning", rank="3")],
@@ -109,7 +117,11 @@ def test_one_incident_pages_once(sent, cluster):
 
 def test_warnings_are_tickets_and_the_watchdog_goes_its_own_way(sent):
     tickets = {cluster: found["tickets"] for cluster, found in sent.items() if found["tickets"]}
-    assert tickets == {"a warning": [["StallscopeStoreSkew"]]}
+    assert tickets == {
+        "a warning": [["StallscopeStoreSkew"]],
+        "a warning does not mute what is worse": [["StallscopeStoreSkew"]],
+        "a shard that begins anew": [["StallscopeColdShard"]],
+    }
     watched = {cluster for cluster, found in sent.items() if found["watchdog"]}
     assert watched == {"the watchdog"}
 
@@ -122,5 +134,6 @@ def test_nothing_mutes_itself_and_no_two_mute_each_other():
             assert cause not in INHIBITED.get(effect, ((), ()))[0], (cause, effect)
 
 
-def test_causes_are_findings_that_exist():
-    assert set(INHIBITED) <= {rule.name for rule in ALL_RULES}
+def test_causes_and_effects_are_findings_that_exist():
+    effects = {name for found, _ in INHIBITED.values() for name in found}
+    assert set(INHIBITED) | effects <= {rule.name for rule in ALL_RULES}
