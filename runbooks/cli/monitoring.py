@@ -24,7 +24,7 @@ TOKEN_FILE_VARIABLE: Final = f"{TOKEN_VARIABLE}_FILE"
 _EXAMPLES: Final = f"""examples:
   stallscope monitoring build --out boards --runbook-base https://wiki/runbooks
   stallscope monitoring rules > /etc/prometheus/rules/stallscope.yaml
-  stallscope monitoring check
+  stallscope monitoring check --from http://prometheus:9090
   stallscope monitoring preview --from http://prometheus:9090 --out previews
   stallscope monitoring publish --url https://grafana.example.com --dry-run
 each of these has --help and --json
@@ -69,6 +69,10 @@ class _Monitoring:
             found[name].add_argument(
                 "--runbook-base", metavar="URL", help="where your copies of runbooks/pages are"
             )
+        check = found["check"].add_argument
+        check(
+            "--from", dest="source", metavar="URL", help="a Prometheus: say what it has no data of"
+        )
         build = found["build"].add_argument
         build("--out", type=Path, metavar="DIR", help="(default: where the shipped files lie)")
         preview = found["preview"].add_argument
@@ -133,11 +137,30 @@ def _check(args: argparse.Namespace) -> int:
     found = lint.offences(page_names())
     stale = generate.stale(generate.FOLDER, generate.files())
     found += [f"{generate.FOLDER / name}: is not what the code builds; build it" for name in stale]
+    if args.source:
+        found += _without_data(args.source)
     if args.json:
         emit(json.dumps({"schema": SCHEMA, "offences": found}, indent=2))
     else:
         emit("\n".join(found) or "all boards and rules are as they should be")
     return exit_codes.WARNING if found else exit_codes.OK
+
+
+def _without_data(url: str) -> list[str]:
+    """The metrics that boards and rules read and a server has not one series of."""
+    from dashboards import preview
+    from dashboards.metric_names import read_by
+
+    moment = time.time()
+    try:
+        server = preview.Prometheus(url)
+        return [
+            f"{url}: has no {metric}, which is read by {', '.join(readers)}"
+            for metric, readers in read_by().items()
+            if not server.at(f"count({metric})", moment)
+        ]
+    except preview.PreviewError as error:
+        raise UsageError(str(error)) from None
 
 
 def _preview(args: argparse.Namespace) -> int:

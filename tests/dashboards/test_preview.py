@@ -160,3 +160,16 @@ def test_values_read_in_their_unit():
         )
     ]  # fmt: skip
     assert shown == ["12.3%", "yes", "no", "2.5 GB/s", "0.25 s", "12", "4.1 k/s"]
+
+
+def test_what_a_prometheus_has_no_data_of_is_named(capsys):
+    with prometheus() as (url, answers):
+        assert main(["monitoring", "check", "--from", url]) == 0
+        assert "count(vllm:num_requests_running)" in answers.asked
+        assert not any("stallscope_finding)" in query for query in answers.asked)
+        answers.body = json.dumps({"status": "success", "data": {"result": []}})
+        assert main(["monitoring", "check", "--from", url, "--json"]) == 1
+    said = capsys.readouterr().out
+    expected = "has no vllm:num_requests_running, which is read by stallscope-gates"
+    assert expected in said and "StallscopePageMissing" in said
+    assert main(["monitoring", "check", "--from", "prometheus"]) == 64
