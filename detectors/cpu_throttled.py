@@ -5,9 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 from detectors import thresholds as t
-from detectors.moved import Moved, alive_with, moved
+from detectors.moved import alive_with, moved
 from detectors.rule import Answer, Rule, severity_of_loss, whole_group, window_of
-from exporters import reasons
 from exporters.snapshot import Engine, Evidence, Finding, Group, Snapshot
 
 NAME = "cpu-throttled"
@@ -16,24 +15,19 @@ NAME = "cpu-throttled"
 def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     """The quota held a rank for 10% of the time, or its main thread was ready without a CPU for 20%
     of it and twice as long as the others'; and the others lose 5% of the wall to this rank."""
-    workers = alive_with(engine, "worker")
-    seen = {
-        p.rank: m for p in workers if p.rank is not None and (m := moved(p, snapshot)) is not None
-    }
-    if not seen:
-        return Answer(
-            abstained=f"saw less than {t.MOVED_SECONDS:.0f} s of its processes",
-            reason=reasons.TOO_FEW,
-            again=bool(workers),
-        )
     group = whole_group(engine)
     if group is None or not group.seconds:
         return Answer()
+    workers = {p.rank: p for p in alive_with(engine, "worker") if p.rank in group.ranks}
+    seen = {r: m for r, p in workers.items() if (m := moved(p, snapshot)) is not None}
     findings = []
-    for rank, movement in seen.items():
-        lost_share = _lost_share(group, rank, movement)
-        if lost_share < t.LOST_WALL_SHARE:
+    for rank in workers:
+        movement = seen.get(rank)
+        seconds = t.MOVED_SECONDS if movement is None else movement.seconds
+        if rank is None or (lost_share := _lost_share(group, rank, seconds)) < t.LOST_WALL_SHARE:
             continue
+        if movement is None:
+            return Answer(again=True)
         throttled = movement.share("throttled_nanoseconds")
         waiting = movement.share("runqueue_nanoseconds")
         others = [m.share("runqueue_nanoseconds") for r, m in seen.items() if r != rank]
@@ -47,12 +41,10 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     return Answer(tuple(findings))
 
 
-def _lost_share(group: Group, rank: int, movement: Moved) -> float:
-    """What the group lost to this rank over the same time."""
-    if rank not in group.ranks:
-        return 0.0
+def _lost_share(group: Group, rank: int, seconds: float) -> float:
+    """What the group lost to this rank over the last so many seconds."""
     end = group.seconds[-1].second
-    window = window_of(group.seconds, end - max(2, round(movement.seconds)), end, len(group.ranks))
+    window = window_of(group.seconds, end - max(2, round(seconds)), end, len(group.ranks))
     return window.lost_share(group.ranks.index(rank)) if window.wall_seconds else 0.0
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from detectors import thresholds as t
 from detectors.moved import Moved, alive_with, moved
 from detectors.rule import Answer, Rule, whole_group, window_of
-from exporters import reasons
 from exporters.snapshot import Engine, Evidence, Finding, Snapshot
 
 NAME = "queue-not-prefill"
@@ -16,12 +15,11 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     steps of their own prompts, and no rank costs the others 5% of the wall: what is missing is
     capacity, not speed."""
     for scheduler in alive_with(engine, "scheduler"):
+        if scheduler.gauges.get("requests_waiting", 0) < t.QUEUE_WAITING:
+            continue
         movement = moved(scheduler, snapshot)
         if movement is None:
-            return Answer(
-                abstained=f"saw less than {t.MOVED_SECONDS:.0f} s of its scheduler",
-                reason=reasons.TOO_FEW,
-            )
+            return Answer(again=True)
         waiting = min(
             movement.before.gauges.get("requests_waiting", 0),
             movement.after.gauges.get("requests_waiting", 0),

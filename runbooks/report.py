@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 from collections.abc import Iterator, Mapping
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
+from detectors.merge import merged
 from exporters import reasons
 from exporters.readers.shard_url import parse
 from exporters.snapshot import Evaluation, Finding, Snapshot, Unseen, Verdict
@@ -34,13 +36,15 @@ class Asked:
 class Item:
     """A finding with where to read on: its runbook page ("" where none) and the next command.
 
-    `values` are what is known of the `$NAME`s of the pages: PID, SHARD_HOST and others.
+    `values` are what is known of the `$NAME`s of the pages: PID, SHARD_HOST and others;
+    `symptoms` the findings that follow from this one.
     """
 
     finding: Finding
     runbook: str
     next_command: str
     values: Mapping[str, str] = field(default_factory=dict)
+    symptoms: tuple[Item, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,8 @@ class Report:
     @property
     def exit_code(self) -> int:
         """The worst finding's code; without one, whether all that was asked for was seen."""
-        codes = [_EXIT_CODES.get(item.finding.severity, exit_codes.OK) for item in self.items]
+        found = [i.finding for item in self.items for i in (item, *item.symptoms)]
+        codes = [_EXIT_CODES.get(finding.severity, exit_codes.OK) for finding in found]
         worst = max(codes, default=exit_codes.OK)
         return worst or (exit_codes.UNSEEN if self.unseen else exit_codes.OK)
 
@@ -111,7 +116,13 @@ def make_report(evaluation: Evaluation, asked: Asked) -> Report:
         names |= {v.rule for v in evaluation.verdicts if not v.findings}
     return Report(
         snapshot=snapshot,
-        items=tuple(_item(finding, snapshot, asked) for finding in evaluation.findings),
+        items=tuple(
+            dataclasses.replace(
+                _item(one.cause, snapshot, asked),
+                symptoms=tuple(_item(finding, snapshot, asked) for finding in one.symptoms),
+            )
+            for one in merged(evaluation.findings)
+        ),
         unseen=tuple(unseen),
         rules=tuple(v.rule for v in evaluation.verdicts if v.rule not in names),
         asked=asked,
@@ -178,6 +189,7 @@ def _finding_json(item: Item) -> dict[str, object]:
         "runbook": item.runbook,
         "next": item.next_command,
         "values": dict(item.values),
+        "symptoms": [_finding_json(symptom) for symptom in item.symptoms],
     }
 
 

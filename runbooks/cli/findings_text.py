@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from exporters.snapshot import Unseen
+from exporters.snapshot import Finding, Unseen
 from runbooks.cli.terminal import Style
 from runbooks.report import Item, Report, Stall
 
@@ -109,11 +109,21 @@ def _finding(item: Item, report: Report, style: Style, brief: bool) -> list[str]
         for evidence in finding.evidence:
             lines += style.wrap(evidence.text, _INDENT * 2, first=_INDENT + "- ")
         lines.append(_row("sure", f"{finding.confidence:.0%}", style))
+    for symptom in item.symptoms:
+        lines += _symptom(symptom.finding, style)
     if item.next_command:
         lines.append(_row("next", style.paint("bold", item.next_command), style))
     if item.runbook:
         lines.append(_row("runbook", f"stallscope runbook {item.runbook}", style))
     return lines
+
+
+def _symptom(finding: Finding, style: Style) -> list[str]:
+    """What follows from the finding above: what it is, and the first of its figures."""
+    where = "" if finding.rank is None else f", rank {finding.rank}"
+    told = f"{finding.id}{where}: {finding.summary}"
+    label = style.paint("dim", "so also")
+    return style.wrap(told, _INDENT + " " * _LABEL_COLUMNS, first=f"{_INDENT}{label}  ")
 
 
 def _row(label: str, text: str, style: Style, paint: str = "dim", indent: str = _INDENT) -> str:

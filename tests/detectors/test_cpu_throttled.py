@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 
 from detectors.cpu_throttled import RULE
-from exporters import reasons
 from tests.detectors.fleet_pictures import SIZE, less, picture, ranks, since
 from tests.detectors.pictures import NOW, group, quiet, second
 
@@ -53,6 +52,8 @@ def test_turning_any_of_it_turns_the_verdict(snapshot):
     assert (verdict.findings, verdict.abstained) == ((), "")
 
 
-def test_one_picture_is_too_few():
+def test_one_picture_asks_for_another_only_where_ranks_wait():
     verdict = RULE(picture(ranks(), groups=(LATE,)))
-    assert (verdict.reason, verdict.again) == (reasons.TOO_FEW, True)
+    assert (verdict.findings, verdict.again) == ((), True)
+    quiet_verdict = RULE(picture(ranks(), groups=(EVEN,)))
+    assert (quiet_verdict.abstained, quiet_verdict.again) == ("", False)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from detectors.queue_not_prefill import RULE
-from exporters import reasons
 from tests.detectors.fleet_pictures import SIZE, less, picture, ranks, scheduler, since
 from tests.detectors.pictures import NOW, group, quiet, second
 
@@ -47,5 +46,6 @@ def test_turning_any_of_it_turns_the_verdict(changes):
     assert (verdict.findings, verdict.abstained) == ((), "")
 
 
-def test_one_picture_is_too_few():
-    assert RULE(picture((scheduler(),))).reason == reasons.TOO_FEW
+def test_one_picture_asks_for_another_only_where_requests_wait():
+    assert RULE(picture((scheduler(gauges={"requests_waiting": 9}),))).again
+    assert not RULE(picture((scheduler(),))).again
