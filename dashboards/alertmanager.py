@@ -8,51 +8,24 @@ from typing import Any, Final
 from dashboards.durations import Scale
 from dashboards.finding_alerts import SHARD_DOWN
 from dashboards.fleet_alerts import WATCHDOG
+from detectors.merge import FOLLOWS
 
 _WAIT_SECONDS: Final = 30
 _GROUP_SECONDS: Final = 300
 _REPEAT_SECONDS: Final = 14_400
 
 _ENGINE: Final = ("cluster", "namespace", "engine")
-# Where every rank waits for what does not come, each of these follows.
-_ABSENT: Final = (
-    "rank-silent",
-    "straggler-rank",
-    "progress-stall",
-    "queue-not-prefill",
-    "lookup-timeouts",
-    "async-give-up",
-)
+# A shard has no engine of its own: what it does to engines is matched by cluster.
+_WIDER: Final[Mapping[str, tuple[str, ...]]] = {SHARD_DOWN: ("cluster",)}
+# What nobody sees at once and so is no symptom under a finding, but would page after it: a shard
+# that was down comes back empty.
+_LATER: Final[Mapping[str, frozenset[str]]] = {SHARD_DOWN: frozenset(("cold-shard", "shard-skew"))}
 
-# What follows from a cause, and is muted while it stands: cause -> (findings, equal labels). A
-# shard has no engine of its own, so what it does to engines is matched by cluster.
+# What follows from a cause, and is muted while it stands: cause -> (findings, equal labels). Muted
+# alerts mute in turn, so that what follows from what follows is silent too.
 INHIBITED: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
-    SHARD_DOWN: (
-        (
-            "evicted-before-load",
-            "cold-shard",
-            "orphaned-chunks",
-            "shard-skew",
-            "shard-saturated",
-            "load-mismatch",
-            "refcount-error",
-            "degraded-engine",
-            "stuck-lookup",
-            "wedged-connection",
-            *_ABSENT,
-        ),
-        ("cluster",),
-    ),
-    "shard-saturated": (("lookup-timeouts", "async-give-up", "queue-not-prefill"), ("cluster",)),
-    "engine-dead": (("stuck-lookup", "wedged-connection", *_ABSENT), _ENGINE),
-    "cold-shard": (("orphaned-chunks", "shard-skew"), _ENGINE),
-    "evicted-before-load": (("wedged-connection", "stuck-lookup", *_ABSENT), _ENGINE),
-    "wedged-connection": (("stuck-lookup", *_ABSENT), _ENGINE),
-    "stuck-lookup": (_ABSENT, _ENGINE),
-    "collective-mismatch": (("rank-silent", "straggler-rank", "progress-stall"), _ENGINE),
-    "rank-silent": (("straggler-rank", "progress-stall", "queue-not-prefill"), _ENGINE),
-    "cpu-throttled": (("straggler-rank",), _ENGINE),
-    "store-skew": (("straggler-rank",), _ENGINE),
+    cause: (tuple(sorted({*follows, *_LATER.get(cause, ())})), _WIDER.get(cause, _ENGINE))
+    for cause, follows in FOLLOWS.items()
 }
 
 

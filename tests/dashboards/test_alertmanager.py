@@ -10,7 +10,7 @@ import pytest
 from dashboards import generate
 from dashboards.alertmanager import INHIBITED, WATCHDOG
 from dashboards.finding_alerts import alert_name
-from detectors import ALL_RULES
+from detectors.merge import FOLLOWS
 from tests.dashboards.alertmanager_server import alertmanager_server
 from tests.prometheus_binary import alertmanager_programs
 
@@ -134,6 +134,9 @@ def test_nothing_mutes_itself_and_no_two_mute_each_other():
             assert cause not in INHIBITED.get(effect, ((), ()))[0], (cause, effect)
 
 
-def test_causes_and_effects_are_findings_that_exist():
-    effects = {name for found, _ in INHIBITED.values() for name in found}
-    assert set(INHIBITED) | effects <= {rule.name for rule in ALL_RULES}
+def test_what_the_detectors_put_under_a_cause_is_muted_by_it():
+    for cause, follows in FOLLOWS.items():
+        assert follows <= set(INHIBITED[cause][0])
+    named = {"lookup-timeouts", "evicted-before-load", "cold-shard"}
+    assert named <= set(INHIBITED["shard-down"][0])
+    assert "straggler-rank" in INHIBITED["rank-silent"][0]

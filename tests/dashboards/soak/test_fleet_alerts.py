@@ -7,6 +7,9 @@ import time
 
 import pytest
 
+from dashboards import preview
+from dashboards.board_gates import GATES_BOARD
+from dashboards.model import Panel
 from tests.dashboards.soak.monitored import Prometheus, exporter, prometheus
 from tests.dashboards.soak.scraped import served
 from tests.prometheus_binary import programs
@@ -45,6 +48,13 @@ BOUNDS = ("30.0", "70.0", "+Inf")
 GATES = {"StallscopeTtftP50Missed", "StallscopeTtftP90Missed", "StallscopeTtftMeanMissed"}
 
 
+def unhealthy(server: Prometheus, panel: Panel) -> list[float]:
+    """The values of a panel outside of its healthy range."""
+    drawn = preview.ask(preview.Prometheus(server.url), panel, time.time(), 30, "6s", {})
+    assert panel.healthy is not None and drawn.values(), panel.title
+    return [value for value in drawn.values() if not panel.healthy.holds(value)]
+
+
 def fired(server: Prometheus) -> set[str]:
     return {name for name, _ in server.fired()}
 
@@ -62,6 +72,8 @@ def test_gates_fire_while_requests_wait_and_not_while_they_do_not(tmp_path):
                 slow_server = server
         time.sleep(40)
         assert fired(server) & GATES == set()
+        for panel in GATES_BOARD.rows[0].panels:
+            assert unhealthy(slow_server, panel) and not unhealthy(server, panel), panel.title
         assert "StallscopeGateBlind" not in fired(server) | fired(slow_server)
         assert server.unhealthy_rules() == slow_server.unhealthy_rules() == []
 
