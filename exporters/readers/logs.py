@@ -103,6 +103,7 @@ class LogFile:
         self._rest = b""
         self._identity: tuple[int, int] | None = None
         self._offset = 0
+        self._is_pipe_read = False
         self._skipped_bytes = 0
         if path != STDIN:
             _check(path, self.source)
@@ -125,6 +126,8 @@ class LogFile:
         return LogSample(self._counts(), (*unseen, *self._unseen()))
 
     def _read_file(self) -> None:
+        if self._is_pipe_read:
+            return  # opened once more it would wait for a writer that never comes
         with open(self._path, "rb") as file:
             status = os.fstat(file.fileno())
             is_file = stat.S_ISREG(status.st_mode)
@@ -136,8 +139,7 @@ class LogFile:
                         self._offset = status.st_size - MOST_BYTES
                         self._skipped_bytes += self._offset
                 file.seek(self._offset)
-            elif self._identity == identity:
-                return  # a pipe that was read to its end
+            self._is_pipe_read = not is_file
             self._identity = identity
             self._take(iter(lambda: file.read(_BLOCK_BYTES), b""), is_whole=not is_file)
             if is_file:
