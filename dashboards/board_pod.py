@@ -78,6 +78,7 @@ _WAIT: Final = Row(
             low=0,
             high=1,
             runbooks=("straggler-rank",),
+            no_value="no collective ended",
         ),
         Panel(
             "Collectives that stand open",
@@ -130,6 +131,7 @@ _BYTES: Final = Row(
             moves_in=("rank0-store",),
             low=0,
             runbooks=("store-skew",),
+            no_value="nothing was stored",
         ),
         Panel(
             "Bytes loaded by rank and tier",

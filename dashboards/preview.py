@@ -140,6 +140,13 @@ def _legend(target: Target, labels: Labels) -> str:
 
 def png(drawn: Drawn) -> bytes:
     """One panel as a PNG. Raises ImportError without matplotlib."""
+    import matplotlib
+
+    with matplotlib.rc_context({"text.parse_math": False}):  # a label may hold a dollar
+        return _drawn(drawn)
+
+
+def _drawn(drawn: Drawn) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -7,6 +7,7 @@ Dashboard and Folder), by way of grafana-client.
 from __future__ import annotations
 
 import difflib
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _CONFLICT: Final = 409
 _PRECONDITION: Final = 412
 # What Grafana sets by itself, and no change of ours.
 _GRAFANAS: Final = frozenset(("id", "version"))
+_UID: Final = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _SCHEMA: Final = "schemaVersion"
 _MENDS: Final[Mapping[int, str]] = {
     400: "Grafana does not accept the request",
@@ -93,6 +95,10 @@ class Publisher:
     """Publishes boards into one folder."""
 
     def __init__(self, access: Access, folder: str = FOLDER_UID, dry_run: bool = False) -> None:
+        if not _UID.fullmatch(folder):
+            raise PublishError(
+                f"{folder!r} is no uid of a folder: up to 40 letters, digits, - and _"
+            )
         self._access = access
         self._api = access.api()
         self._folder = folder

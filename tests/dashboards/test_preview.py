@@ -20,7 +20,7 @@ from runbooks.cli.main import main
 from tests.runbooks.command_line import stallscope
 from tests.servers import free_port
 
-LABELS = {"engine": "e", "rank": "3", "shard": "redis://v-0:6379", "finding": "store-skew"}
+LABELS = {"engine": "$e$^_{", "rank": "3", "shard": "redis://v-0:6379", "finding": "store-skew"}
 PNG = b"\x89PNG\r\n"
 
 

@@ -216,6 +216,12 @@ def test_a_url_that_is_none(url, said):
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("folder", ["", "a/b", "../users", "x" * 41])
+def test_a_folder_that_is_none(folder):
+    with pytest.raises(PublishError, match="no uid of a folder"):
+        Publisher(Access("http://grafana.example.com", EDITOR), folder)
+
+
 def test_nobody_listens():
     access = Access(f"http://127.0.0.1:{free_port()}", EDITOR)
     with pytest.raises(PublishError, match="connection refused"):
