@@ -5,6 +5,7 @@ from __future__ import annotations
 from detectors import thresholds as t
 from detectors.moved import alive_with, moved
 from detectors.rule import Answer, Rule
+from detectors.stack_evidence import engine_side, weighed
 from exporters import reasons
 from exporters.snapshot import Engine, Evidence, Finding, Process, Snapshot
 
@@ -33,7 +34,8 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
         if movement is None:
             again = True
         elif movement.by("scheduled_tokens") == 0 and movement.by("requests_finished") == 0:
-            findings.append(_finding(engine, scheduler, unfinished, still_seconds, limit_seconds))
+            made = _finding(engine, scheduler, unfinished, still_seconds, limit_seconds)
+            findings.append(weighed(made, engine_side(engine, snapshot)))
     return Answer(tuple(findings), again=again)
 
 

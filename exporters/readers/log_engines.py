@@ -59,11 +59,11 @@ def _engines(counts: Sequence[LogCount]) -> Iterable[Engine]:
 
 
 def _process(source: str, name: str, pid: int | None) -> Process:
-    """A process of which only its log is known: it is taken to run, and has no page."""
+    """A process of which only its log is known: it is taken to run. `page` tells it from others."""
     rank = _RANK.match(name)
     roles = ("worker",) if name.startswith("Worker") else ("scheduler",)
     return Process(
-        page="",
+        page=f"log of {name or 'unnamed'} {pid or ''}".strip(),
         pid=pid or 0,
         engine_id=source,
         roles=roles if name else (),

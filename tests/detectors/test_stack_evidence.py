@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from detectors import stuck_lookup, wedged_connection
+from detectors import progress_stall, stuck_lookup, wedged_connection
 from detectors import thresholds as t
 from detectors.stack_evidence import engine_side
 from exporters.snapshot import Frame, ProcessStack, ThreadStack
@@ -20,6 +20,7 @@ from tests.detectors.client_pictures import (
     shard,
 )
 from tests.detectors.pictures import engine, snapshot
+from tests.detectors.test_progress_stall import stalled
 
 # As LMCache 0.5.5 and 0.5.6 showed them under py-spy, from the innermost out.
 LOOKUP = (
@@ -173,6 +174,28 @@ ELSEWHERE_IN_STEP = ("matmul", "mlp", "forward", "execute_model")
 def test_an_engine_stands_still_where_no_worker_left_its_call(chains, state):
     picture = still_engine(*chains)
     assert engine_side(picture.engines[0], picture).state == state
+
+
+@pytest.mark.parametrize(
+    ("before", "state"), [(INSIDE, "waits"), (ELSEWHERE_IN_STEP, "runs"), ((), "unseen")]
+)
+def test_an_engine_that_stands_still_is_surer_to_make_no_progress(before, state):
+    plain = stalled()
+    [unweighed] = progress_stall.RULE(plain).findings
+
+    def with_stacks(picture, chain):
+        workers = picture.engines[0].workers().values()
+        stacks = tuple(
+            of_rank(p.rank, thread(chain, name="MainThread"), page=p.page, engine_id=p.engine_id)
+            for p in workers
+        )
+        return dataclasses.replace(picture, stacks=stacks)
+
+    earlier = tuple(with_stacks(picture, before) for picture in plain.earlier)
+    picture = dataclasses.replace(with_stacks(plain, INSIDE), earlier=earlier)
+    [finding] = progress_stall.RULE(picture).findings
+    change = finding.confidence - unweighed.confidence
+    assert {"waits": change > 0, "runs": change < 0, "unseen": change == 0}[state]
 
 
 def test_a_worker_without_a_stack_leaves_the_engine_unseen():
