@@ -33,8 +33,8 @@ class StackLook:
 class LogLook:
     """The known lines of logs, read on from picture to picture; LogError for what is no log."""
 
-    def __init__(self, paths: Sequence[str]) -> None:
-        self._logs = [LogFile(path) for path in dict.fromkeys(paths)]
+    def __init__(self, paths: Sequence[str], follow: bool = False) -> None:
+        self._logs = [LogFile(path, follow) for path in dict.fromkeys(paths)]
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         samples = [log.read(getattr(sys.stdin, "buffer", None)) for log in self._logs]

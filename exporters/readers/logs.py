@@ -95,8 +95,12 @@ class _State:
 class LogFile:
     """One log, read on from where the last read ended; a file that was replaced begins anew."""
 
-    def __init__(self, path: str) -> None:
-        """Raises LogError for what is no log: a folder, a missing or a compressed file."""
+    def __init__(self, path: str, follow: bool = False) -> None:
+        """`follow`: it is read again and again, and a last line without an end is still under way.
+
+        Raises LogError for what is no log: a folder, a missing or a compressed file.
+        """
+        self._follow = follow
         self.source = "stdin" if path == STDIN else plain(path)
         self._path = path
         self._state = _State()
@@ -141,7 +145,9 @@ class LogFile:
                 file.seek(self._offset)
             self._is_pipe_read = not is_file
             self._identity = identity
-            self._take(iter(lambda: file.read(_BLOCK_BYTES), b""), is_whole=not is_file)
+            self._take(
+                iter(lambda: file.read(_BLOCK_BYTES), b""), is_whole=not (is_file and self._follow)
+            )
             if is_file:
                 self._offset = file.tell()
 

@@ -92,7 +92,7 @@ class _Diagnose:
             if args.stacks and pages_dir is not None:
                 looks.append(StackLook(pages_dir))
             if args.logs:
-                looks.append(LogLook(args.logs))
+                looks.append(LogLook(args.logs, follow=args.watch))
             evaluator = live_evaluator(pages_dir, asked.valkey_urls, looks=looks)
         except LogError as error:
             raise UsageError(f"--logs: {error}") from error

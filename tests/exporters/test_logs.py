@@ -195,7 +195,7 @@ def test_a_stamp_that_is_no_time_leaves_the_line_counted(tmp_path):
 def test_a_log_is_read_on_and_a_rotated_one_from_its_beginning(tmp_path):
     path = tmp_path / "log"
     path.write_text(f"{DIED_LINE}\n{DIED_LINE[:40]}")
-    log = LogFile(str(path))
+    log = LogFile(str(path), follow=True)
     assert kinds(log.read()) == {"worker_died": 1}
     with path.open("a") as file:
         file.write(f"{DIED_LINE[40:]}\n")
@@ -208,6 +208,10 @@ def test_a_log_is_read_on_and_a_rotated_one_from_its_beginning(tmp_path):
     path.unlink()
     [unseen] = log.read().unseen
     assert unseen.reason == reasons.UNREADABLE
+
+
+def test_a_last_line_without_an_end_counts_where_nobody_follows(tmp_path):
+    assert kinds(read(tmp_path, DIED_LINE, end="")) == {"worker_died": 1}
 
 
 def test_a_pipe_is_read_to_its_end(tmp_path):
