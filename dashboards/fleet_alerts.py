@@ -9,7 +9,7 @@ from dashboards import foreign
 from dashboards.durations import Scale
 from dashboards.finding_alerts import SHARD_DOWN, alert_name
 from dashboards.pages import EXPORTER_DOWN, PAGE_MISSING, RHO_RISING
-from dashboards.promql import equals, pick, rate
+from dashboards.promql import by, equals, pick, rate
 from dashboards.recording import ENGINE, RATE_SECONDS, RHO, SATURATION
 from dashboards.rule_model import Alert
 from exporters import catalog
@@ -100,7 +100,9 @@ def _exporters() -> Iterator[Alert]:
 def _shard_down(scale: Scale) -> Iterator[Alert]:
     """Seen by two that look: two exporters, or one of them and an engine whose client fails."""
     place = "cluster, shard"
-    down = f"count by ({place}) ({pick(catalog.SHARD_UP)} == 0)"
+    # By instance first: an exporter that two jobs scrape is one witness.
+    seen = by("max", f"{place}, instance", pick(catalog.SHARD_UP))
+    down = f"count by ({place}) ({seen} == 0)"
     window = scale.text(120)
     clients = " or ".join(
         f"sum by (cluster) ({rate(catalog.PAGE_COUNTERS[name], window=window)}) > 0"

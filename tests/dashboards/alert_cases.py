@@ -181,8 +181,9 @@ RUNNING = f"vllm:num_requests_running{{{VLLM}}}"
 ALIVE = f'stallscope_process_state{{state="alive", engine="e", role="worker", rank="0", {POD}}}'
 
 
-def shard_up(instance: str) -> str:
-    return f'stallscope_shard_up{{{SHARD}, cluster="c", namespace="n", instance="{instance}"}}'
+def shard_up(instance: str, job: str = "a") -> str:
+    where = f'cluster="c", namespace="n", instance="{instance}", job="{job}"'
+    return f"stallscope_shard_up{{{SHARD}, {where}}}"
 
 
 def failed(metric: str) -> str:
@@ -278,6 +279,12 @@ def fleet_cases() -> list[Case]:
             DOWN_PAGE,
         ),
         Case(DOWN, "one alone", {shard_up("i"): "0x20", shard_up("j"): "1x20", CALLS: "5x20"}, 4),
+        Case(
+            DOWN,
+            "one, which two jobs scrape",
+            {shard_up("i"): "0x20", shard_up("i", "b"): "0x20"},
+            4,
+        ),
         Case(DOWN, "calls fail and the shard is up", {shard_up("i"): "1x20", CALLS: "0+3x20"}, 4),
         Case(
             DOWN, "a restart that is over at once", {shard_up("i"): "1 0 1x20", CALLS: "0+3x20"}, 4
