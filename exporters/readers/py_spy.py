@@ -65,7 +65,7 @@ def dump_all(
 ) -> tuple[Dump, ...]:
     """The stacks of all of them, in the order given, in at most `deadline_seconds`.
 
-    `native`: frames of C and C++ too, for which py-spy pauses the process (some 10 ms).
+    `native`: frames of C and C++ too, for which py-spy pauses the process (30 to 80 ms).
     """
     if not pids:
         return ()

@@ -57,7 +57,7 @@ class _Stacks:
         parser.add_argument(
             "--native",
             action="store_true",
-            help="calls of C and C++ too; pauses each process for some 10 ms",
+            help="calls of C and C++ too; pauses each process for up to 0.1 s",
         )
         parser.add_argument(
             "--timeout",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from detectors import thresholds as t
+from exporters.readers.pages import PageFolder
 from runbooks.cli import exit_codes
 from tests.detectors.stock_rank import LOOKUP_SECONDS
 from tests.runbooks.command_line import COMMAND, environment, stallscope
@@ -76,27 +77,60 @@ def test_usage_is_one_line(arguments, says):
     assert says in run.line()
 
 
+def _confidences(finding: str, *arguments: str | Path) -> list[float]:
+    """Without and with stacks, and what the stack says where it was read."""
+    found = []
+    for more in ((), ("--stacks",)):
+        told = json.loads(stallscope("diagnose", "--json", *arguments, *more).out)
+        found.append(next((f for f in told["findings"] if f["id"] == finding), None))
+    if None in found:
+        return []
+    assert "waits inside" in found[1]["evidence"][-1]["text"]
+    return [item["confidence"] for item in found]
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("version", ["0.5.5", "0.5.6"])
-@pytest.mark.parametrize(
-    ("fault", "finding", "seconds"),
-    [
-        ("lost-completion", "stuck-lookup", t.STUCK_TIMEOUTS * LOOKUP_SECONDS + 3),
-        ("missing-key", "wedged-connection", 1.0),
-    ],
-)
 @again
-def test_a_stock_engines_own_stack_makes_its_fault_surer(
-    tmp_path, fault, finding, seconds, version
-):
-    with rank(fault, tmp_path, version) as of:
+def test_a_lost_completion_is_surer_by_the_stack_of_its_lookup(tmp_path, version):
+    with rank("lost-completion", tmp_path, version) as of:
         of.begin()
-        time.sleep(seconds)
-        arguments = ["--from", of.pages, "--valkey", of.url, "--json"]
-        answers = [
-            json.loads(stallscope("diagnose", *arguments, *more).out)["findings"]
-            for more in ((), ("--stacks",))
-        ]
-    plain, weighed = (next(f for f in found if f["id"] == finding) for found in answers)
-    assert weighed["confidence"] > plain["confidence"]
-    assert "waits inside" in weighed["evidence"][-1]["text"]
+        time.sleep(t.STUCK_TIMEOUTS * LOOKUP_SECONDS + 3)
+        plain, weighed = _confidences("stuck-lookup", "--from", of.pages, "--valkey", of.url)
+    assert weighed > plain
+
+
+@pytest.mark.soak
+def test_a_wedged_connection_is_surer_by_the_stack_of_its_load(tmp_path):
+    """In the lab, whose loads wait 10 s: time for both looks before they are given up."""
+    command = ("lab", "run", "--ranks", "3", "--incident", "missing-key", "--seconds", "60")
+    lab = subprocess.Popen(
+        [*COMMAND, *command, "--pages", str(tmp_path)],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until = time.monotonic() + 90
+        confidences: list[float] = []
+        while not confidences and time.monotonic() < until:
+            url = _shard_of(tmp_path)
+            if url:
+                confidences = _confidences("wedged-connection", "--from", tmp_path, "--valkey", url)
+            time.sleep(0.5)
+    finally:
+        lab.terminate()
+        lab.wait()
+    plain, weighed = confidences
+    assert weighed > plain
+
+
+def _shard_of(folder: Path) -> str:
+    """The shard that the pages name, "" while there are none."""
+    pages = PageFolder(folder)
+    try:
+        named = [p.process.info.get("shard_url") for p in pages.read(time.monotonic_ns()).pages]
+    finally:
+        pages.close()
+    return next((str(url).replace("resp://", "redis://") for url in named if url), "")
