@@ -125,3 +125,15 @@ QUEUE_WAITING: Final = 3
 GIVE_UP_WINDOW_SECONDS: Final = 60.0
 GIVE_UP_PREFETCHES: Final = 3
 GIVE_UP_SHARE: Final = 0.1
+
+# The engine's utilisation: up to 0.6 a queue of hits waits less than a load on average. It is the
+# trend that warns: even the slower bound of its slope reaches 1 within half an hour, for 3 minutes.
+RHO_WARNING: Final = 0.6
+RHO_WINDOW_SECONDS: Final = 900.0
+RHO_TO_ONE_SECONDS: Final = 1800.0
+RHO_HELD_SECONDS: Final = 180.0
+RHO_CONFIDENCE: Final = 0.90
+
+# What the tier gives one prompt is read off large loads that were alone, and several of them.
+BREAK_EVEN_CHUNKS: Final = 16
+BREAK_EVEN_LOADS: Final = 5
