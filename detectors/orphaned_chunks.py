@@ -16,14 +16,14 @@ _LEAST_LOST_CHUNKS = 2
 
 
 def judge(engine: Engine, snapshot: Snapshot) -> Answer:
-    """Of the lookups of the last minute that all ranks answered, one rank alone cut the prefix in
-    30%, and what was lost by it is worth the work."""
+    """Of the last 10 lookups that all ranks answered (within a minute), one rank alone cut the
+    prefix in 30%, and what was lost by it is worth the work."""
     size = engine.world_size
     if size < 2 or not is_sharded(engine):
         return Answer()
     since = snapshot.now_seconds - t.ORPHAN_WINDOW_SECONDS
     asked = _answers(engine, since)
-    whole = [answers for answers in asked.values() if len(answers) == size]
+    whole = [answers for answers in asked.values() if len(answers) == size][-t.ORPHAN_LOOKUPS :]
     if len(whole) < t.ORPHAN_LOOKUPS:
         return Answer(
             abstained=f"{len(whole)} lookups were answered by all ranks in the last minute, needs "
@@ -47,10 +47,10 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
 
 
 def _answers(engine: Engine, since_seconds: float) -> Mapping[int, dict[int, int]]:
-    """Lookup -> rank -> tokens found."""
+    """Lookup -> rank -> tokens found, oldest first."""
     found: dict[int, dict[int, int]] = {}
     for rank, process in engine.workers().items():
-        for operation in process.operations:
+        for operation in sorted(process.operations, key=lambda o: o.end_seconds):
             is_known = operation.kind == "lookup" and operation.bytes
             if is_known and operation.end_seconds >= since_seconds:
                 found.setdefault(operation.bytes, {})[rank] = operation.tokens
@@ -80,7 +80,7 @@ def _finding(engine: Engine, rank: int, chunks: list[int], lookups: int) -> Find
                 share,
                 t.ORPHAN_SHARE,
                 "ratio",
-                f"{len(chunks)} of {lookups} lookups of the last minute end at a chunk that rank "
+                f"{len(chunks)} of {lookups} newest lookups end at a chunk that rank "
                 f"{rank} alone lacks (limit {t.ORPHAN_SHARE:.0%})",
             ),
             Evidence(

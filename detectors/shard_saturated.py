@@ -6,8 +6,8 @@ from detectors import thresholds as t
 from detectors.pending import alive, is_down
 from detectors.rule import Answer, Rule
 from exporters import reasons
-from exporters.saturation import Saturation, recent
-from exporters.snapshot import Engine, Evidence, Finding, Snapshot
+from exporters.saturation import Saturation, between, recent
+from exporters.snapshot import Engine, Evidence, Finding, Shard, Snapshot
 
 NAME = "shard-saturated"
 
@@ -26,8 +26,11 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
         found = recent(snapshot, shard)
         if found is None or found.wall_seconds < t.MOVED_SECONDS:
             again = True
-        elif found.lower >= _limit(found):
-            findings.append(_finding(engine, url, found, snapshot))
+            continue
+        brief = _brief(snapshot, shard)
+        over = next((s for s in (found, brief) if s is not None and s.lower >= _limit(s)), None)
+        if over is not None:
+            findings.append(_finding(engine, url, over, snapshot))
         elif found.upper >= t.SATURATED_CANNOT_TELL:
             untold = (
                 f"{url}'s main thread is busy from {found.lower:.0%} to {found.upper:.0%} of the "
@@ -38,6 +41,15 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     if not urls:
         return Answer(abstained="none of the engine's shards is asked", reason=reasons.NOT_ASKED)
     return Answer(tuple(findings), again=again)
+
+
+def _brief(snapshot: Snapshot, shard: Shard) -> Saturation | None:
+    """Over the shortest time that is long enough: what began just now."""
+    for picture in reversed(snapshot.earlier):
+        before = picture.shard(shard.url)
+        if before is not None and shard.read_seconds - before.read_seconds >= t.MOVED_SECONDS:
+            return between(before, shard)
+    return None
 
 
 def _limit(found: Saturation) -> float:

@@ -92,11 +92,12 @@ COLD_LEAST_KEYS: Final = 64  # of the others' median: with fewer nobody has a ca
 # A shard's keys against an equal share of all; chunks per rank as for a skew of stores.
 SHARD_SKEW_RATIO: Final = 1.5
 
-# Lookups of the last minute whose prefix one rank alone cut, and what it cost.
+# Of the newest lookups, those whose prefix one rank alone cut, and what it cost. Not more of them:
+# what was asked before a shard lost anything would dilute it.
 ORPHAN_WINDOW_SECONDS: Final = 60.0
 ORPHAN_LOOKUPS: Final = 10
 ORPHAN_SHARE: Final = 0.3
-ORPHAN_CHUNKS_PER_RANK: Final = 8
+ORPHAN_CHUNKS_PER_RANK: Final = 4
 
 # CPU taken away: by the quota, or by whoever shares the core. On a busy host every rank waits for
 # one at times; what tells is that this rank waits more than the others, and that they wait for it.

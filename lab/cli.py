@@ -120,6 +120,15 @@ def _check_incident(settings: Settings) -> None:
             f"--incident {settings.incident} does not go with --async: LMCache then submits and "
             "drains in one thread, and nothing can come between"
         )
+    if (
+        incident is not None
+        and incident.engine
+        and not (settings.engine == incident.engine and settings.shards == settings.ranks)
+    ):
+        raise SettingsError(
+            f"--incident {settings.incident} needs --engine {incident.engine} and a shard for "
+            f"each rank: --shards {settings.ranks}"
+        )
     if settings.incident_after_seconds and (incident is None or not incident.can_start_late):
         late = ", ".join(name for name, i in incidents.INCIDENTS.items() if i.can_start_late)
         raise SettingsError(f"--incident-after goes with an incident that can begin late: {late}")

@@ -97,6 +97,7 @@ def start(
                 *("--maxmemory", str(maxmemory_bytes), "--maxmemory-policy", "allkeys-lru"),
                 *("--save", "", "--appendonly", "no", "--daemonize", "no"),
                 *("--dir", str(household.folder), "--loglevel", "notice"),
+                *("--enable-debug-command", "local"),  # an incident restarts a server in place
             ],
             log=log,
         )

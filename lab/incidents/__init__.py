@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 from lab.incidents.base import Incident
+from lab.incidents.busy_shard import BusyShard
 from lab.incidents.cut_connections import CutConnections
 from lab.incidents.dead_shard import DeadShard
 from lab.incidents.evicted_keys import EvictedKeys
 from lab.incidents.frozen_shard import FrozenShard
 from lab.incidents.lost_completion import LostCompletion
+from lab.incidents.lost_keys import LostKeys
 from lab.incidents.missing_key import MissingKey
 from lab.incidents.rank0_store import Rank0Store
+from lab.incidents.restarted_shard import RestartedShard
 from lab.incidents.slow_rank import SlowRank
 
 INCIDENTS: Final[dict[str, Incident]] = {
@@ -25,6 +28,9 @@ INCIDENTS: Final[dict[str, Incident]] = {
         CutConnections(),
         DeadShard(),
         FrozenShard(),
+        BusyShard(),
+        RestartedShard(),
+        LostKeys(),
     )
 }
 

@@ -27,6 +27,7 @@ class Incident:
     cause = ""  # and the cause that it must give, where the finding has several
     can_start_late = False  # whether --incident-after is possible
     goes_with_async = True
+    engine = ""  # the only --engine on which it can be; "" for any
     is_at_shard = False  # the place to be named is a shard, not a rank
     # Nothing is there to be lost before something was stored.
     earliest_seconds = 0.0

@@ -52,6 +52,17 @@ def test_how_busy_for_how_long(share, seconds, severity):
         assert finding.evidence[0].value >= finding.evidence[0].limit
 
 
+def test_what_began_just_now_is_told_before_the_long_window_is():
+    began = busy(0.99, 2.0)
+    idle = busy(0.05, 9.0).earlier[0]
+    before = dataclasses.replace(idle, shards=began.earlier[0].shards)
+    before = dataclasses.replace(
+        before, shards=(dataclasses.replace(before.shards[0], read_seconds=NOW - 9.0),)
+    )
+    [finding] = RULE(dataclasses.replace(began, earlier=(before, began.earlier[0]))).findings
+    assert finding.since_seconds == pytest.approx(2.0)
+
+
 def test_an_upper_bound_alone_decides_nothing_and_is_said():
     verdict = RULE(busy(0.99, 9.0, io_threads=4, commands=0.4))
     assert (verdict.findings, verdict.reason) == ((), reasons.CANNOT_TELL)
