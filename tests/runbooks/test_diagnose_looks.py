@@ -13,7 +13,7 @@ from detectors import thresholds as t
 from exporters.readers.pages import PageFolder
 from runbooks.cli import exit_codes
 from tests.detectors.stock_rank import LOOKUP_SECONDS
-from tests.runbooks.command_line import COMMAND, environment, stallscope
+from tests.runbooks.command_line import COMMAND, ROOT, environment, stallscope
 from tests.runbooks.test_client_faults import again, rank
 
 LOGS = Path(__file__).parents[1] / "exporters" / "logs"
