@@ -9,10 +9,10 @@ from dashboards.model import Board, Healthy, Panel, Row, Target
 from dashboards.promql import ENGINE, SHARD, by, equals, pick, rate, total
 from dashboards.variables import ENGINE_VARIABLES
 from dashboards.variables import SHARD as SHARD_VARIABLE
+from detectors import thresholds
 from exporters import catalog
 
 _PAGE: Final = catalog.PAGE_COUNTERS
-_BUSY_SHARE: Final = 0.85
 _FIGURES: Final = catalog.SHARD_FIGURES
 _COMMANDS: Final = catalog.SHARD_COMMAND_FIGURES
 _SEEN_BY: Final = "cluster, namespace, instance, shard"
@@ -32,7 +32,7 @@ _SATURATION: Final = Row(
             "percentunit",
             "The share of the last 10 s in which a shard's one main thread had work. Where the "
             "server cannot say it exactly, the truth lies between lower and upper.",
-            f"below {_BUSY_SHARE:.0%}; only the lower bound proves saturation.",
+            f"below {thresholds.SATURATED_SHARE:.0%}; only the lower bound proves saturation.",
             still="no incident of the lab saturates a shard",
             low=0,
             high=1,

@@ -18,7 +18,6 @@ from exporters import catalog
 _PLACE: Final = "namespace, engine, rank"
 _FINDING_LABELS: Final = "cluster, namespace, engine, finding, severity, rank, shard"
 _MOST: Final = 10
-_BUSY_SHARE: Final = 0.85
 _CHARGED_SECONDS: Final = 0.2
 _TICK_AGE_SECONDS: Final = 5.0
 NO_VLLM: Final = "the lab's engines serve no metrics of vLLM"
@@ -117,7 +116,7 @@ _STALLS: Final = Row(
             "short",
             "Requests that come, times the time in steps that each takes. An engine does one step "
             "at a time: at 1 its queue has no end.",
-            f"below {_BUSY_SHARE:g}, and not growing.",
+            f"below {thresholds.SATURATED_SHARE:g}, and not growing.",
             still="no incident of the lab fills an engine",
             low=0,
             runbooks=(RHO_RISING,),
@@ -132,8 +131,8 @@ _STALLS: Final = Row(
             ),
             "percentunit",
             "The share of the last 10 s in which a shard's main thread was certainly busy.",
-            f"below {_BUSY_SHARE:.0%}: one thread runs every command.",
-            healthy=Healthy(high=_BUSY_SHARE),
+            f"below {thresholds.SATURATED_SHARE:.0%}: one thread runs every command.",
+            healthy=Healthy(high=thresholds.SATURATED_SHARE),
             still="no incident of the lab saturates a shard",
             low=0,
             high=1,

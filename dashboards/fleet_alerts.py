@@ -12,6 +12,7 @@ from dashboards.pages import EXPORTER_DOWN, PAGE_MISSING, RHO_RISING
 from dashboards.promql import by, equals, pick, rate
 from dashboards.recording import ENGINE, RATE_SECONDS, RHO, SATURATION
 from dashboards.rule_model import Alert
+from detectors import thresholds
 from exporters import catalog
 
 WATCHDOG: Final = "StallscopeWatchdog"
@@ -19,9 +20,6 @@ JOB: Final = ".*stallscope.*"
 
 _KEEP_SECONDS: Final = 300
 _STALE_TICK_SECONDS: Final = 15  # ticks are due each second
-_TREND_SECONDS: Final = 900
-_HORIZON_SECONDS: Final = 1800
-_RHO: Final = 0.6
 _LEAST_REQUESTS: Final = 30  # fewer arrive by chance
 _WATCHERS: Final = 2
 
@@ -138,10 +136,10 @@ def _shard_down(scale: Scale) -> Iterator[Alert]:
 
 def _trends(scale: Scale) -> Iterator[Alert]:
     """Where utilisation reaches 1 a queue has no end: warn while there is time to act."""
-    horizon = scale.seconds(_HORIZON_SECONDS)
-    window = scale.text(_TREND_SECONDS)
+    horizon = scale.seconds(thresholds.RHO_TO_ONE_SECONDS)
+    window = scale.text(thresholds.RHO_WINDOW_SECONDS)
     # What has just begun climbs to its level over the window of its rate, and that is no trend.
-    began = scale.text(_TREND_SECONDS + RATE_SECONDS)
+    began = scale.text(thresholds.RHO_WINDOW_SECONDS + RATE_SECONDS)
     lower = pick(SATURATION, equals("bound", "lower"))
     admitted = catalog.REQUEST_COUNTERS["requests_admitted"].name
     requests = f" and sum by ({ENGINE}) (increase({admitted}[{window}])) >= {_LEAST_REQUESTS}"
@@ -152,11 +150,11 @@ def _trends(scale: Scale) -> Iterator[Alert]:
         yield Alert(
             name=name,
             expr=(
-                f"avg_over_time({series}[{window}]) > {_RHO:g} and "
+                f"avg_over_time({series}[{window}]) > {thresholds.RHO_WARNING:g} and "
                 f"predict_linear({series}[{window}], {horizon}) >= 1 and {series} offset {began}"
                 f"{enough}"
             ),
-            for_seconds=180,
+            for_seconds=thresholds.RHO_HELD_SECONDS,
             keep_seconds=_KEEP_SECONDS,
             severity="warning",
             summary=f"rho of {place} reaches 1 within half an hour",
