@@ -19,6 +19,11 @@ from tests.runbooks.command_line import stallscope
 
 # Short prompts and an L1 that holds few of them: loads come from the shard soon, and often.
 STREAM = ("--l1-memory", "6", "--prompt-tokens", "2048-6144", "--rate", "3", "--seconds", "90")
+# A shard for each rank: it must hold chunks of several prompts, and the L1 must miss some.
+SHARDED_STREAM = (
+    *("--l1-memory", "2", "--prompt-tokens", "4096-12288"),
+    *("--rate", "2", "--seconds", "90"),
+)
 NAMED_WITHIN_SECONDS = 5.0
 # The stock client's own fault strikes some runs before the incident is told: how often to repeat.
 TRIES = 4
@@ -27,6 +32,8 @@ BEGINS_WITHIN_SECONDS = 45.0
 LOOKED_AFTER_SECONDS = 1.0
 # Beyond what an answer may take: then none came.
 GIVEN_UP_SECONDS = 25.0
+# Faults of a shard that the sharded engine's ranks lose something by.
+SHARD_FAULTS = ("busy-shard", "restarted-shard", "lost-keys")
 NEW_FAULTS = (
     "lost-completion",
     "missing-key",
@@ -46,17 +53,28 @@ class Cell:
     is_async: bool
     seed: int
     version: str
+    engine: str = "stock"
+
+    @property
+    def shards(self) -> int:
+        """One a rank on the sharded engine."""
+        return self.ranks if self.engine == "sharded" else 2 if self.ranks > 2 else 1
 
     @property
     def arguments(self) -> tuple[str, ...]:
         chosen = ("--incident", self.incident, "--ranks", str(self.ranks), "--seed", str(self.seed))
-        shards = ("--shards", "2") if self.ranks > 2 else ()
+        engine = ("--engine", self.engine, "--shards", str(self.shards))
         loading = ("--async",) if self.is_async else ()
-        return (*STREAM, *chosen, "--lmcache", self.version, *shards, *loading)
+        stream = SHARDED_STREAM if self.engine == "sharded" else STREAM
+        return (*stream, *chosen, "--lmcache", self.version, *engine, *loading)
 
     def __str__(self) -> str:
         loading = "async" if self.is_async else "sync"
-        return f"{self.version} W={self.ranks} {loading:<5} seed {self.seed} {self.incident:<15}"
+        engine = "" if self.engine == "stock" else f" {self.engine}"
+        return (
+            f"{self.version} W={self.ranks} {loading:<5} seed {self.seed} {self.incident:<15}"
+            f"{engine}"
+        )
 
 
 @dataclass
@@ -168,7 +186,7 @@ def _is_struck(lab: LabRun) -> bool:
 def _expected(cell: Cell) -> str:
     """The finding, its cause and its place, as `_place` writes them."""
     incident = INCIDENTS[cell.incident]
-    settings = Settings(ranks=cell.ranks, seed=cell.seed, shards=2 if cell.ranks > 2 else 1)
+    settings = Settings(ranks=cell.ranks, seed=cell.seed, shards=cell.shards)
     cause = f" ({incident.cause})" if incident.cause else ""
     rank = incident.rank(settings)
     # A rank's shard stands with it; a shard that is the place itself may have any rank with it.

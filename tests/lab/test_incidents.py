@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import detect
 from lab.incidents import INCIDENTS
 from tests.lab.incident_cells import (
     NAMED_WITHIN_SECONDS,
     NEW_FAULTS,
+    SHARD_FAULTS,
     TRIES,
     Cell,
     cells,
@@ -40,6 +42,17 @@ def test_diagnose_names_it_first(cell: Cell) -> None:
 
 def test_every_client_incident_is_tried() -> None:
     assert [cell.incident for cell in ONCE] == list(NEW_FAULTS)
-    assert set(NEW_FAULTS) | {"rank0-store", "slow-rank"} == set(INCIDENTS)
+    assert set(NEW_FAULTS) | set(SHARD_FAULTS) | {"rank0-store", "slow-rank"} == set(INCIDENTS)
     # Six synchronous, five asynchronous, at two rank counts and three seeds.
     assert len(list(cells((2, 4), (0, 1, 2), ("0.5.5",)))) == (6 + 5) * 2 * 3
+
+
+def test_the_bench_covers_every_pair_in_few_cells() -> None:
+    possible = detect.candidates()
+    chosen = detect.cover(possible)
+    assert len(chosen) <= detect.MOST_CELLS
+    pairs = [detect._pairs(cell) for cell in chosen]
+    assert set().union(*pairs) == set().union(*map(detect._pairs, possible))
+    shards = [detect.cells()[i::3] for i in range(3)]
+    assert sorted(map(str, sum(shards, []))) == sorted(map(str, chosen))
+    assert len({detect.name_of(cell) for cell in possible}) == len(possible)
