@@ -181,15 +181,18 @@ def parse(text: str) -> Picture:
         calls = [frame for item in listed for frame in item["frames"]]
         outermost = [item["frames"][-1] for item in listed if item["frames"]]
         names = [str(frame["name"]) for frame in calls]
+        entries = list(map(_is_entry, calls))
+        # Of a Python before 3.11 py-spy does not learn the kernel's number without pausing it.
+        ids = {(item["os_thread_id"], item.get("thread_id")) for item in listed}
     except (ValueError, TypeError, KeyError, RecursionError):
         return Picture((), False)
-    ids = {thread.os_thread_id for thread in threads}
     is_whole = (
         bool(calls)
         and len(ids) == len(threads)
         and all(name.strip() and name.isprintable() and "\ufffd" not in name for name in names)
         and all(thread_frame.line >= 0 for t in threads for thread_frame in t.frames)
-        and (not any(map(_is_entry, calls)) or all(map(_is_entry, outermost)))
+        and (not any(entries) or all(map(_is_entry, outermost)))
+        and (not all(entries) or all(map(_is_begun_by_threading, listed)))
     )
     return Picture(tuple(threads), is_whole)
 
@@ -197,6 +200,15 @@ def parse(text: str) -> Picture:
 def _is_entry(frame: dict[str, Any]) -> bool:
     """Called from C. A py-spy or a Python that does not tell says so of no frame."""
     return bool(frame.get("is_entry") or frame.get("is_shim_entry"))
+
+
+def _is_begun_by_threading(item: dict[str, Any]) -> bool:
+    """What is left to tell a torn stack by where every call is an entry (Python before 3.11): a
+    named thread begins in `_bootstrap`. The main thread, and those of C++, may begin anywhere."""
+    name = str(item["thread_name"] or "Dummy")
+    if name == "MainThread" or name.startswith("Dummy") or not item["frames"]:
+        return True
+    return str(item["frames"][-1]["name"]).rpartition(".")[2] == "_bootstrap"
 
 
 def _main_first(thread: ThreadStack) -> tuple[bool, str, int]:

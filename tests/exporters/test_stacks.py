@@ -279,6 +279,30 @@ def test_a_thread_cut_off_from_its_first_call_is_torn():
     assert parse(json.dumps([{**_thread(), "frames": [_frame("f"), _frame("g")]}])).is_whole
 
 
+@pytest.mark.parametrize(
+    ("thread", "outermost", "whole"),
+    [
+        ("worker", "_bootstrap", True),
+        ("worker", "Thread._bootstrap", True),
+        ("worker", "deep", False),
+        ("MainThread", "anything", True),
+        ("Dummy-1", "anything", True),
+        (None, "anything", True),
+    ],
+)
+def test_where_every_call_is_an_entry_a_threads_first_call_tells(thread, outermost, whole):
+    """So py-spy says of Python before 3.11, of which it read such stacks on the run."""
+    frames = [_frame("inner", is_entry=True), _frame(outermost, is_entry=True)]
+    item = {**_thread(), "thread_name": thread, "frames": frames}
+    assert parse(json.dumps([item])).is_whole == whole
+
+
+def test_threads_without_the_kernels_number_are_still_several():
+    threads = [{**_thread(), "os_thread_id": None, "thread_id": number} for number in (1, 2)]
+    assert parse(json.dumps(threads)).is_whole
+    assert not parse(json.dumps([threads[0], threads[0]])).is_whole
+
+
 def _frame(name: str, **changes):
     made = {"name": name, "filename": "/a/site-packages/lmcache/x.py", "short_filename": "x.py"}
     return {**made, "line": 3, "is_entry": False, **changes}
@@ -286,7 +310,7 @@ def _frame(name: str, **changes):
 
 def _thread(name: str = "f"):
     frames = [_frame(name, is_entry=True)]
-    made = {"thread_name": "t", "os_thread_id": 1, "active": False, "owns_gil": False}
+    made = {"thread_name": "MainThread", "os_thread_id": 1, "active": False, "owns_gil": False}
     return {**made, "frames": frames}
 
 
