@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from exporters.readers.log_engines import with_logs
-from exporters.readers.logs import LogFile
+from exporters.readers.logs import STDIN, LogError, LogFile
 from exporters.readers.stacks import StackSample, of_pages, read
 from exporters.snapshot import Snapshot
 
@@ -35,6 +35,10 @@ class LogLook:
 
     def __init__(self, paths: Sequence[str], follow: bool = False) -> None:
         self._logs = [LogFile(path, follow) for path in dict.fromkeys(paths)]
+        if STDIN in paths and sys.stdin is not None and sys.stdin.isatty():
+            raise LogError(
+                "standard input is a terminal; pipe the log into it (kubectl logs ... |)"
+            )
 
     def __call__(self, snapshot: Snapshot) -> Snapshot:
         samples = [log.read(getattr(sys.stdin, "buffer", None)) for log in self._logs]

@@ -198,6 +198,8 @@ def _check(path: str, shown: str) -> None:
         mode = os.stat(path).st_mode
         if stat.S_ISDIR(mode):
             raise LogError(f"{shown} is a folder; {mend}")
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise LogError(f"{shown} is a device; {mend}")
         if not stat.S_ISREG(mode):
             return  # a pipe, as of <(kubectl logs ...)
         with Path(path).open("rb") as file:

@@ -66,6 +66,7 @@ def test_a_quiet_log_is_nothing_found_and_no_such_log_is_unseen(tmp_path):
     [
         (["--logs", "missing.log"], "no file missing.log"),
         (["--logs", "/"], "is a folder"),
+        (["--logs", "/dev/zero"], "is a device"),
         (["--logs", "-", "--watch"], "--logs FILE"),
         (["--stacks", "--valkey", "redis://x:1"], "needs --from PAGES_DIR"),
         (["--stacks", "--watch", "--from", "."], "looks once"),
