@@ -33,9 +33,11 @@ _SATURATION: Final = Row(
             "The share of the last 10 s in which a shard's one main thread had work. Where the "
             "server cannot say it exactly, the truth lies between lower and upper.",
             f"below {thresholds.SATURATED_SHARE:.0%}; only the lower bound proves saturation.",
-            still="no incident of the lab saturates a shard",
+            healthy=Healthy(high=thresholds.SATURATED_SHARE),
+            moves_in=("busy-shard",),
             low=0,
             high=1,
+            runbooks=("shard-saturated",),
         ),
         Panel(
             "What saturation rests on",
@@ -147,9 +149,9 @@ _WORTH: Final = Row(
             "one before them: its shard is cold, or evicts more than the others.",
             "0 on every rank.",
             healthy=Healthy(high=0),
-            still="the lab's one-shard incidents cut all ranks alike",
+            moves_in=("lost-keys",),
             low=0,
-            runbooks=("evicted-before-load",),
+            runbooks=("orphaned-chunks", "cold-shard"),
         ),
         Panel(
             "Time of a command on the main thread, p99",
@@ -218,7 +220,7 @@ _MEMORY: Final = Row(
             "one rank a shard where the store is sharded.",
             still="a fact of the deployment, not a measure",
             low=0,
-            runbooks=(),
+            runbooks=("shard-skew", "key-namespace-split"),
         ),
         Panel(
             "Reads that missed",

@@ -116,7 +116,7 @@ _FAILED: Final = Row(
             "0. In the post 49% of the requests were so.",
             still="only asynchronous loading prefetches, and the lab's panels run is synchronous",
             low=0,
-            runbooks=("lookup-timeouts",),
+            runbooks=("async-give-up",),
         ),
         Panel(
             "Bytes prefetched for nobody",

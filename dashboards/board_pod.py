@@ -222,7 +222,7 @@ _STEPS: Final = Row(
             f"near 0; above {_CAUSE_SHARE:.0%} on one rank alone it explains a straggler.",
             still="the lab's slow rank computes longer; nobody takes its CPU",
             low=0,
-            runbooks=("straggler-rank",),
+            runbooks=("cpu-throttled",),
         ),
     ),
 )

@@ -163,7 +163,7 @@ def lab_run(folder: Path, *arguments: str) -> Iterator[tuple[LabRun, Path, list[
     pages.mkdir()
     lab = start(folder, "--pages", str(pages), *arguments)
     try:
-        lab.wait_for(r"--valkey redis://127\.0\.0\.1:\d+")
+        lab.wait_for(r"--valkey redis://[\d.]+:\d+")
         shards = int(arguments[arguments.index("--shards") + 1]) if "--shards" in arguments else 1
         until = time.monotonic() + 60
         while len(found := _shards(lab)) < shards and time.monotonic() < until:

@@ -39,6 +39,12 @@ FIRES_WITHIN_SECONDS = 60.0
 # A rank that is late by a third of its work, or stores for all, needs the usual, longer prompts.
 DEFAULT_STREAM = ("--ranks", "4", "--seconds", "150")
 SHORT_PROMPTS = ("--ranks", "2", *STREAM)
+# One shard's fault costs something where each rank has its own.
+SHARD_FAULTS = ("busy-shard", "restarted-shard", "lost-keys")
+SHARDED = (
+    *("--ranks", "2", "--shards", "2", "--engine", "sharded", "--seconds", "150"),
+    *("--l1-memory", "2", "--prompt-tokens", "4096-12288", "--rate", "2"),
+)
 HEALTHY_SECONDS = 75.0
 WARM_SECONDS = 20.0
 # Where it is left behind, each panel of each run is drawn.
@@ -62,6 +68,8 @@ class Seen:
 
 
 def arguments(name: str) -> tuple[str, ...]:
+    if name in SHARD_FAULTS:
+        return (*SHARDED, "--incident", name)
     stream = DEFAULT_STREAM if name in {"healthy", "slow-rank", "rank0-store"} else SHORT_PROMPTS
     return stream if name == "healthy" else (*stream, "--incident", name)
 
