@@ -112,10 +112,12 @@ def _dump(py_spy: str, pid: int, until: float, native: bool) -> Dump:
         if _NOT_PYTHON.search(error) and not torn:
             return _failed(pid, "not_python", f"process {pid} runs no Python that py-spy knows")
     took = time.monotonic() - began
-    if torn or last:
+    if torn:
         return Dump(
             pid, state, torn, True, detail=last, read_seconds=time.monotonic(), took_seconds=took
         )
+    if last:
+        return _failed(pid, "failed", f"py-spy failed on process {pid}: {last}", state)
     return _failed(pid, "timeout", f"py-spy gave no answer on process {pid} in {took:.1f} s", state)
 
 

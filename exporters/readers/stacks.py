@@ -116,8 +116,7 @@ def read(
             continue
         if dump.torn:
             unseen.append(_torn(target, dump))
-        if dump.threads:
-            stacks.append(_stack(target, dump))
+        stacks.append(_stack(target, dump))
     took = time.monotonic() - began
     return StackSample(tuple(sorted(stacks, key=_by_rank)), tuple(unseen), took)
 
@@ -138,11 +137,11 @@ def _failure(target: Target, dump: Dump) -> Unseen:
 
 
 def _torn(target: Target, dump: Dump) -> Unseen:
-    shown = "is shown as it was read last" if dump.threads else "cannot be shown"
     return Unseen(
         target.label,
         reasons.TORN,
-        f"{target.label}: it ran on while it was read, and its stack {shown} ({dump.detail})",
+        f"{target.label}: it ran on while it was read, and its stack is shown as it was read last "
+        f"({dump.detail})",
         "look again; a process that stands still is read whole",
     )
 
