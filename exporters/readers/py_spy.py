@@ -141,11 +141,14 @@ def _run(
             timeout=seconds,
             env=environment,
             check=False,
+            start_new_session=native,  # Ctrl-C in a terminal must not end it half way
         )
     except subprocess.TimeoutExpired:
         if native and not was_stopped:
             _let_go_on(pid)
         raise
+    if native and not was_stopped and done.returncode < 0:  # ended by a signal
+        _let_go_on(pid)
     decode = [text.decode("utf-8", "replace") for text in (done.stdout, done.stderr)]
     return done.returncode, *decode  # type: ignore[return-value]
 

@@ -53,6 +53,14 @@ def test_half_and_half_or_two_ranks_have_no_majority():
     assert odd([rank(0, thread()), rank(1, thread(functions=WAITS))]) == []
 
 
+def test_what_half_of_the_ranks_do_besides_is_odd_for_none():
+    """A second thread of the same name, in a pool that is busy on some."""
+    both = [rank(i, thread(), *([thread(functions=WAITS)] if i % 2 else [])) for i in range(8)]
+    assert odd(both) == []
+    assert odd(both[:-2]) == []
+    assert odd([*both[:2], *both[2::2]]) == [("lookup", [1])]
+
+
 def test_a_scheduler_is_no_odd_rank():
     scheduler = rank(9, thread(functions=("poll",)), rank=None, label="scheduler (pid 9)")
     assert odd([*(rank(i, thread()) for i in range(4)), scheduler]) == []
