@@ -15,9 +15,9 @@ _SAME = ("model", "chunk_tokens", "world_size", "shard_url")
 def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     """A worker's fingerprint (of the keys of a fixed token list) that differs from the one most
     workers have that share its model, chunk size, world size and shards, of any engine seen."""
-    mine = [p for p in engine.workers().values() if _fingerprint(p)]
+    mine = [p for p in engine.workers().values() if _fingerprint(p) and p.liveness != "dead"]
     if not mine:
-        return Answer()  # no cache engine has been built yet, so that nothing is named
+        return Answer()  # no cache engine is built yet, or left: nothing is named
     everybody = [
         p
         for other in snapshot.engines

@@ -18,10 +18,11 @@ FOLLOWS: Final[Mapping[str, frozenset[str]]] = {
             *("rank-silent", "straggler-rank", "lookup-timeouts", "async-give-up"),
             *("orphaned-chunks", "degraded-engine", "progress-stall", "queue-not-prefill"),
         ),
+        "key-namespace-split": ("orphaned-chunks",),
         "cold-shard": ("orphaned-chunks", "evicted-before-load"),
         "shard-saturated": (
             *("lookup-timeouts", "async-give-up", "straggler-rank", "rho-rising"),
-            *("progress-stall", "queue-not-prefill"),
+            *("orphaned-chunks", "progress-stall", "queue-not-prefill"),
         ),
         "evicted-before-load": (
             *("wedged-connection", "orphaned-chunks", "lookup-timeouts", "rank-silent"),

@@ -15,17 +15,22 @@ NAME = "shard-saturated"
 def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     """The lower bound of a used shard's main thread at 0.85 over 8 s, or at 0.97 over a look of 2
     s. An upper bound alone decides nothing, and that is said."""
-    urls = sorted({p.shard for p in alive(engine) if p.shard})
+    living = alive(engine)
+    urls = sorted({p.shard for p in living if p.shard})
     findings = []
-    untold = ""
+    untold = unmeasured = ""
     again = False
     for url in urls:
         shard = snapshot.shard(url)
-        if shard is None or not shard.up or is_down(shard):
+        if shard is None or is_down(shard):
+            continue
+        if not shard.up:
+            unmeasured = unmeasured or f"{url} cannot be asked: {shard.reason}"
             continue
         found = recent(snapshot, shard)
         if found is None or found.wall_seconds < t.MOVED_SECONDS:
             again = True
+            unmeasured = unmeasured or _why_unmeasured(snapshot, shard)
             continue
         brief = _brief(snapshot, shard)
         over = next((s for s in (found, brief) if s is not None and s.lower >= _limit(s)), None)
@@ -38,9 +43,32 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
             )
     if untold and not findings:
         return Answer(abstained=untold, reason=reasons.CANNOT_TELL, again=again)
+    if findings:
+        return Answer(tuple(findings), again=again)
+    if unmeasured:
+        return Answer(abstained=unmeasured, reason=reasons.TOO_FEW, again=again)
     if not urls:
+        if not any(p.info.get("shard_url") for p in living):
+            return Answer()  # no remote tier: nothing that could be saturated
         return Answer(abstained="none of the engine's shards is asked", reason=reasons.NOT_ASKED)
-    return Answer(tuple(findings), again=again)
+    return Answer()
+
+
+def _why_unmeasured(snapshot: Snapshot, shard: Shard) -> str:
+    """Of two answers in one life, far enough apart, only the figures can be missing."""
+    for picture in snapshot.earlier:
+        before = picture.shard(shard.url)
+        if (
+            before is not None
+            and before.up
+            and before.info.get("run_id") == shard.info.get("run_id")
+            and shard.read_seconds - before.read_seconds >= t.MOVED_SECONDS
+        ):
+            return (
+                f"{shard.url} does not tell how busy its main thread is, or its counters were "
+                "reset just now"
+            )
+    return f"{shard.url} was seen for less than {t.MOVED_SECONDS:g} s of its life"
 
 
 def _brief(snapshot: Snapshot, shard: Shard) -> Saturation | None:

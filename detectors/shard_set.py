@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from detectors import thresholds as t
+from exporters.saturation import number
 from exporters.snapshot import Engine, Shard, Snapshot
 
 
@@ -26,6 +28,19 @@ def keys(shard: Shard) -> int:
             count = figures.get("keys")
             total += count if isinstance(count, int) else 0
     return total
+
+
+def is_younger(shard: Shard, other: Shard) -> bool:
+    """Whether it began within the hour, and after the other one."""
+    uptime, usual = uptime_seconds(shard), uptime_seconds(other)
+    if uptime is None or usual is None:
+        return False
+    return uptime < min(t.COLD_UPTIME_SECONDS, usual - t.COLD_YOUNGER_SECONDS)
+
+
+def uptime_seconds(shard: Shard) -> float | None:
+    """Since its start; None where it does not say."""
+    return number(shard.info, "uptime_in_seconds")
 
 
 def rank_of(engine: Engine, url: str) -> int | None:

@@ -84,8 +84,10 @@ SATURATED_CANNOT_TELL: Final = 0.95
 SATURATED_WINDOW_SECONDS: Final = 8.0
 SATURATED_BRIEF_SHARE: Final = 0.97
 
-# A shard that began within the hour, and long after the others, with less than half of their keys.
+# A shard that began within the hour, and after the others, with less than half of their keys.
 COLD_UPTIME_SECONDS: Final = 3600
+# Servers that are started together come up within seconds of each other.
+COLD_YOUNGER_SECONDS: Final = 10
 COLD_KEYS_SHARE: Final = 0.5
 COLD_LEAST_KEYS: Final = 64  # of the others' median: with fewer nobody has a cache yet
 
@@ -131,6 +133,7 @@ GIVE_UP_SHARE: Final = 0.1
 # trend that warns: even the slower bound of its slope reaches 1 within half an hour, for 3 minutes.
 RHO_WARNING: Final = 0.6
 RHO_WINDOW_SECONDS: Final = 900.0
+RHO_SHORT_WINDOW_SECONDS: Final = 300.0  # a long calm before hides what began some minutes ago
 RHO_TO_ONE_SECONDS: Final = 1800.0
 RHO_HELD_SECONDS: Final = 180.0
 RHO_CONFIDENCE: Final = 0.90

@@ -28,7 +28,7 @@ def test_it_is_named_with_its_rank():
     [
         {"keys": 501},
         {"uptime": 3601},
-        {"others_uptime": 200},  # all began together
+        {"others_uptime": 128},  # all began together
         {"keys": 10, "others": 40},  # nobody has a cache yet
         {"info": facts(shard_url="resp://v-0:6379")},  # one for all
     ],
@@ -38,10 +38,22 @@ def test_turning_any_of_it_turns_the_verdict(changes):
     assert (verdict.findings, verdict.abstained) == ((), "")
 
 
+@pytest.mark.parametrize("others_uptime", [140, 200, 3000, 90_000])
+def test_whatever_began_later_is_cold(others_uptime):
+    assert [f.rank for f in RULE(fleet(others_uptime=others_uptime)).findings] == [2]
+
+
+def test_a_shard_that_is_not_seen_is_said_and_hides_no_cold_one():
+    shards = fleet().shards
+    assert RULE(picture(ranks(), shards[:2])).reason == reasons.NOT_ASKED
+    assert [f.rank for f in RULE(picture(ranks(), shards[1:])).findings] == [2]
+
+
 def test_with_one_shard_to_see_it_abstains():
     assert RULE(picture(ranks(), (shard(2, 3, 9),))).reason == reasons.NOT_ASKED
 
 
 def test_a_server_without_the_fields_breaks_nothing():
-    shards = (shard(0), shard(1), Shard(url(2), True))
-    assert RULE(picture(ranks(), shards)).findings == ()
+    for mute in (Shard(url(2), True), shard(2, 3, uptime_in_seconds="soon")):
+        verdict = RULE(picture(ranks(), (shard(0), shard(1), mute, shard(3))))
+        assert (verdict.findings, verdict.reason) == ((), reasons.NOT_ASKED)

@@ -41,6 +41,13 @@ def test_one_rank_of_one_pod():
     assert finding.rank == 2
 
 
+def test_a_page_left_by_a_life_with_another_seed_is_nobodys_fault():
+    dead = engine("a", "zz")
+    processes = tuple(dataclasses.replace(p, liveness="dead") for p in dead.processes)
+    left = dataclasses.replace(dead, processes=processes)
+    assert RULE(seen(left, engine("b", "bb"))).findings == ()
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -8,7 +8,7 @@ import pytest
 
 from detectors.shard_saturated import RULE
 from exporters import reasons
-from exporters.snapshot import Shard
+from exporters.snapshot import Shard, Verdict
 from tests.detectors.fleet_pictures import picture, ranks, shard, url
 from tests.detectors.pictures import NOW
 
@@ -76,9 +76,34 @@ def test_a_lower_bound_from_commands_does():
 def test_a_shard_that_nobody_uses_and_one_that_is_down():
     assert RULE(busy(0.99, 9.0, used=False)).reason == reasons.NOT_ASKED
     down = Shard(url(1), False, reasons.TIMEOUT)
-    assert RULE(picture(ranks(), (down,))).findings == ()
+    assert RULE(picture(ranks(), (down,))) == Verdict("shard-saturated")
+    shut = Shard(url(1), False, reasons.AUTH)
+    assert "cannot be asked: auth" in RULE(picture(ranks(), (shut,))).abstained
 
 
-def test_one_picture_asks_for_another():
+def test_one_picture_asks_for_another_and_says_that_it_cannot_tell():
     verdict = RULE(picture(ranks(), (shard(1, eventloop_duration_sum=1),)))
-    assert (verdict.findings, verdict.again) == ((), True)
+    assert (verdict.findings, verdict.again, verdict.reason) == ((), True, reasons.TOO_FEW)
+    assert "seen for less than" in verdict.abstained
+
+
+@pytest.mark.parametrize("kept", [{"run_id", "uptime_in_seconds"}, {"run_id", "eventloop_cycles"}])
+def test_a_server_without_the_figures_is_not_called_idle(kept):
+    def bare(made):
+        return dataclasses.replace(made, info={n: v for n, v in made.info.items() if n in kept})
+
+    now = busy(0.99, 9.0)
+    before = dataclasses.replace(now.earlier[0], shards=(bare(now.earlier[0].shards[0]),))
+    now = dataclasses.replace(now, shards=(bare(now.shards[0]),), earlier=(before,))
+    verdict = RULE(now)
+    assert (verdict.findings, verdict.reason) == ((), reasons.TOO_FEW)
+    assert "does not tell how busy" in verdict.abstained
+
+
+def test_counters_that_were_reset_are_no_share():
+    now = busy(0.99, 9.0)
+    zero = dataclasses.replace(
+        now.shards[0], info={**now.shards[0].info, "eventloop_duration_sum": 5}
+    )
+    verdict = RULE(dataclasses.replace(now, shards=(zero,)))
+    assert (verdict.findings, bool(verdict.abstained)) == ((), True)
