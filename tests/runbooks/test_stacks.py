@@ -51,8 +51,9 @@ def test_the_processes_of_a_folder_of_pages(pages):
     time.sleep(0.05)
     run = stallscope("stacks", "--from", folder)
     assert run.code == exit_codes.OK, run.out
-    assert re.search(r"^stallscope-heartbeat +ranks 0-1", run.out, re.M)
-    assert re.search(r"^MainThread ", run.out, re.M)
+    # Stopped within a turn of its loop or between two: one group of both ranks, or one each.
+    assert re.search(r"^stallscope-heartbeat  rank", run.out, re.M)
+    assert re.search(r"^MainThread  rank", run.out, re.M)
     assert f"rank 1 (pid {processes[1].pid}) is stopped" in run.out
     told = json.loads(stallscope("stacks", "--from", folder, "--json").out)
     assert told["schema"] == 1 and told["unseen"] == []
@@ -133,7 +134,7 @@ def test_what_is_unseen_has_its_code_and_mend():
         (["--timeout", "0"], "no time"),
         (["--timeout", "nan"], "no time"),
         (["--pid", "1", "--from", "/tmp"], "leave one out"),
-        (["--from", "http://x"], "not supported"),
+        (["--from", "http://x"], "http://x"),
         (["--from", "redis://x:1"], "Valkey"),
         (["--from", ""], "no name"),
         (["--nonblocking"], "there is no --nonblocking"),
