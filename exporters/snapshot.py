@@ -173,6 +173,35 @@ class PrefixLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelPoint:
+    """One engine's totals at one moment, for the rates between two: prompts that came, prompts
+    that were done, and time in steps of its busiest worker."""
+
+    at_seconds: float
+    admitted: int
+    done: int
+    busy_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineModel:
+    """What the cost model needs of one engine (`exporters.model`), as far as it is seen.
+
+    `points` are oldest first, the last one is now. `token_bytes` is s; 0.0 where nothing was moved
+    yet. `cold_tokens` and `cold_seconds` are prompts computed while no load ran, and their steps,
+    since the reader began; `cold_rates` the last such stretches, tokens/s. `unseen` is why there is
+    no rho, "" where there may be.
+    """
+
+    points: tuple[ModelPoint, ...] = ()
+    token_bytes: float = 0.0
+    cold_tokens: int = 0
+    cold_seconds: float = 0.0
+    cold_rates: tuple[float, ...] = ()
+    unseen: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Engine:
     """All processes of one engine (one pod) and the groups joined over its ranks."""
 
@@ -181,6 +210,7 @@ class Engine:
     processes: tuple[Process, ...]
     groups: tuple[Group, ...] = ()
     prefix_limits: tuple[PrefixLimit, ...] = ()
+    model: EngineModel = EngineModel()
 
     def workers(self) -> dict[int, Process]:
         """The worker pages by rank; a rank without a page is missing from the mapping."""
