@@ -14,6 +14,7 @@ from pathlib import Path
 
 from exporters import reasons
 from exporters.collectives import KEPT_SECONDS, EngineJoiner
+from exporters.model_joiner import ModelJoiner
 from exporters.prefix import PrefixJoiner
 from exporters.readers.page import PageSample, plain
 from exporters.readers.pages import FolderSample, PageFolder
@@ -23,6 +24,7 @@ from exporters.readers.valkey import Shards
 from exporters.rules import Rule
 from exporters.snapshot import (
     Engine,
+    EngineModel,
     Evaluation,
     Finding,
     Process,
@@ -67,6 +69,7 @@ class Evaluator:
         self._looks = tuple(looks)
         self._joiners: dict[str, EngineJoiner] = {}
         self._prefixes: dict[str, PrefixJoiner] = {}
+        self._models: dict[str, ModelJoiner] = {}
         self._joined_at_seconds: dict[str, float] = {}
         self._memory = FindingMemory()
         self._earlier: deque[Snapshot] = deque(maxlen=KEPT_PICTURES)
@@ -153,12 +156,15 @@ class Evaluator:
                     prefix_limits=self._prefixes.setdefault(engine_id, PrefixJoiner()).update(
                         {p.rank: p for s in workers.values() if (p := s.process).rank is not None}
                     ),
+                    model=self._models.setdefault(engine_id, ModelJoiner()).update(
+                        [s.process for s in samples], now_seconds
+                    ),
                 )
             )
         for engine_id, at in list(self._joined_at_seconds.items()):
             if now_seconds - at > KEPT_SECONDS:
                 del self._joined_at_seconds[engine_id], self._joiners[engine_id]
-                del self._prefixes[engine_id]
+                del self._prefixes[engine_id], self._models[engine_id]
         return tuple(engines)
 
     def _with_shard(self, process: Process) -> Process:
@@ -195,6 +201,7 @@ def _kept(snapshot: Snapshot) -> Snapshot:
             dataclasses.replace(
                 engine,
                 groups=(),
+                model=EngineModel(),
                 processes=tuple(dataclasses.replace(p, operations=()) for p in engine.processes),
             )
             for engine in snapshot.engines
