@@ -6,6 +6,7 @@ from typing import Final
 
 from detectors import (
     async_give_up,
+    below_break_even,
     cold_shard,
     collective_mismatch,
     cpu_throttled,
@@ -20,6 +21,7 @@ from detectors import (
     progress_stall,
     queue_not_prefill,
     rank_silent,
+    rho_rising,
     shard_down,
     shard_saturated,
     shard_skew,
@@ -58,6 +60,8 @@ ALL_RULES: Final[tuple[Rule, ...]] = (
     lookup_timeouts.RULE,
     logged.HANDOFF_RULE,
     progress_stall.RULE,
+    below_break_even.RULE,
+    rho_rising.RULE,
     queue_not_prefill.RULE,
     half_a_group.RULE,
 )

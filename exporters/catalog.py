@@ -12,6 +12,7 @@ from typing import Final
 
 from exporters.catalog_exporter import *
 from exporters.catalog_metric import *
+from exporters.catalog_model import *
 from exporters.catalog_pages import *
 from exporters.catalog_profiles import *
 from exporters.catalog_requests import *
@@ -20,6 +21,7 @@ from exporters.catalog_shards import *
 METRICS: Final[tuple[Metric, ...]] = (
     *PAGE_METRICS,
     *REQUEST_METRICS,
+    *MODEL_METRICS,
     *SHARD_METRICS,
     *EXPORTER_METRICS,
 )

@@ -9,6 +9,7 @@ from typing import get_args
 
 from exporters import catalog, page_layout, reasons
 from exporters.catalog import Metric
+from exporters.metrics_model import model_samples
 from exporters.metrics_requests import request_samples
 from exporters.metrics_shards import shard_samples
 from exporters.sample import Sample
@@ -31,6 +32,7 @@ def samples(evaluation: Evaluation, pages_dir: Path | None) -> Iterator[Sample]:
         for process in engine.processes:
             yield from _process(process)
         yield from request_samples(engine)
+        yield from model_samples(engine)
         yield from _collectives(engine)
     for shard in evaluation.snapshot.shards:
         yield from shard_samples(evaluation.snapshot, shard)
