@@ -183,12 +183,15 @@ def test_no_py_spy_outlives_the_deadline(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("end", "failure"), [("exec sleep 60", "timeout"), ("kill -9 $$", "failed")]
+    ("end", "seconds", "failure"),
+    [("exec sleep 60", 0.5, "timeout"), ("kill -9 $$", 20, "failed")],
 )
-def test_a_process_left_stopped_by_a_tracer_that_was_killed_goes_on(tmp_path, end, failure):
+def test_a_process_left_stopped_by_a_tracer_that_was_killed_goes_on(
+    tmp_path, end, seconds, failure
+):
     with target("waiting") as process:
         tool = _tool(tmp_path, f"kill -STOP {process.pid}; {end}")
-        [dump] = dump_all(tool, [process.pid], 0.5, native=True)
+        [dump] = dump_all(tool, [process.pid], seconds, native=True)
         assert dump.failure == failure
         assert proc_table.read_entry(process.pid).state == "S"
 
