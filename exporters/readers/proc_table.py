@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -90,7 +90,7 @@ def engine_processes(proc: Path = PROC) -> tuple[Found, ...]:
     for server in servers:
         if server.pid in found or not _is_python(server):
             continue
-        below = list(_below(server.pid, table))
+        below = _below(server.pid, table)
         if any(pid in found for pid in below):
             continue  # this one's are titled
         for pid in below:
@@ -161,14 +161,21 @@ def _is_python(entry: Entry) -> bool:
     return bool(_PYTHON.search(words[0])) or "/vllm" in words[0]
 
 
-def _below(pid: int, table: dict[int, Entry]) -> Iterator[int]:
-    for entry in table.values():
-        if entry.parent == pid:
-            yield entry.pid
-            yield from _below(entry.pid, table)
+def _below(pid: int, table: dict[int, Entry]) -> set[int]:
+    """Its children and theirs. The table is of no one moment: a number may be in use twice, and
+    parents go round in a circle."""
+    found: set[int] = set()
+    fresh = {pid}
+    while fresh:
+        fresh = {e.pid for e in table.values() if e.parent in fresh} - found - {pid}
+        found |= fresh
+    return found
 
 
-def _ancestors(pid: int, table: dict[int, Entry]) -> Iterator[int]:
-    while pid in table:
-        yield pid
+def _ancestors(pid: int, table: dict[int, Entry]) -> set[int]:
+    """Itself, its parent and so on."""
+    found: set[int] = set()
+    while pid in table and pid not in found:
+        found.add(pid)
         pid = table[pid].parent
+    return found

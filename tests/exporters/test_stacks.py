@@ -220,6 +220,16 @@ def test_processes_are_found_by_their_titles_and_by_their_server():
     assert [pid in found for pid in children] == [True, True, False]
 
 
+def test_parents_that_go_round_in_a_circle_end(tmp_path):
+    """A table is read one process at a time, and numbers are used again."""
+    for pid, parent, words in ((7, 8, "python vllm serve"), (8, 9, "python w.py"), (9, 7, "sh")):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) b) S {parent} 1 1")
+        (tmp_path / str(pid) / "cmdline").write_text(words.replace(" ", "\0"))
+    found = proc_table.engine_processes(tmp_path)
+    assert [(f.pid, f.label, f.family) for f in found] == [(8, "child of 7", 7)]
+
+
 def test_none_in_sight_is_unseen():
     [unseen] = stacks.read(()).unseen
     assert unseen.reason == reasons.NO_PROCESS and "--pid" in unseen.mend
