@@ -1,4 +1,4 @@
-"""Stacks and logs of real vLLM: found by title and by page, and its first fault named by its log."""
+"""Stacks and logs of real vLLM: found by title and by page, its first fault named by its log."""
 
 from __future__ import annotations
 
