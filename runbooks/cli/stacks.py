@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from runbooks.cli import exit_codes
 from runbooks.cli.commands import Command
+from runbooks.cli.diagnose import FOLDER_VARIABLE
 from runbooks.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from exporters.readers.stacks import StackSample
 
-FOLDER_VARIABLE: Final = "STALLSCOPE_DIR"
-_DEADLINE_SECONDS: Final = 5.0
 _EXAMPLES: Final = """examples:
   stallscope stacks                        every engine process that runs here
   stallscope stacks --from /dev/shm/stallscope
@@ -62,9 +61,8 @@ class _Stacks:
         parser.add_argument(
             "--timeout",
             type=_seconds,
-            default=_DEADLINE_SECONDS,
             metavar="SECONDS",
-            help=f"for all of them together (default: {_DEADLINE_SECONDS:g})",
+            help="for all of them together (default: 5)",
         )
         parser.add_argument("--all", action="store_true", help="long stacks whole")
         parser.add_argument("--json", action="store_true", help="one JSON object")
@@ -112,7 +110,7 @@ def _look(args: argparse.Namespace, folder: Path | None) -> StackSample:
         targets = (*targets, *stacks.of_names(targets))
     if not targets and unseen:
         return stacks.StackSample((), unseen)
-    looked = stacks.read(targets, args.timeout, args.native)
+    looked = stacks.read(targets, args.timeout or stacks.DEADLINE_SECONDS, args.native)
     return stacks.StackSample(looked.stacks, (*unseen, *looked.unseen), looked.took_seconds)
 
 
