@@ -90,15 +90,19 @@ _WORTH: Final = Row(
     "Is a hit worth taking",
     (
         Panel(
-            "Bandwidth of loads",
-            (Target(pick(recording.LOAD_BANDWIDTH, ENGINE), "{{engine}}"),),
+            "Bandwidth of loads against B*",
+            (
+                Target(pick(recording.LOAD_BANDWIDTH, ENGINE), "{{engine}}"),
+                Target(pick(recording.BREAK_EVEN, ENGINE), "{{engine}} B*"),
+            ),
             "Bps",
             "Bytes loaded, by all ranks together, for each second that the slowest rank spent "
-            "loading. A hit pays off where this is above B* = s x R: the KV bytes of a token times "
-            "the tokens a second that the engine prefills (2.6 GB/s for GLM-5.3 in FP8 on B300).",
-            "above your B*.",
-            still="B* is the deployment's own",
+            "loading; and B* = s x R, the KV bytes of a token times the tokens a second that the "
+            "engine prefills (2.6 GB/s for GLM-5.3 in FP8 on B300).",
+            "above B*: below it a hit is slower than computing.",
+            still="the lab's chunks are small, and its B* is as low",
             low=0,
+            runbooks=("below-break-even",),
         ),
         Panel(
             "Where loaded bytes come from",

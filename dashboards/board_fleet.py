@@ -114,12 +114,13 @@ _STALLS: Final = Row(
             "rho: how busy engines are",
             (Target(pick(recording.RHO, ENGINE), "{{namespace}}/{{engine}}"),),
             "short",
-            "Requests that come, times the time in steps that each takes. An engine does one step "
-            "at a time: at 1 its queue has no end.",
+            "lambda x S: prompts that come, times the time in steps that each takes. An engine "
+            "does one step at a time: at 1 its queue has no end. Absent while few prompts come.",
             f"below {thresholds.SATURATED_SHARE:g}, and not growing.",
             still="no incident of the lab fills an engine",
             low=0,
             runbooks=(RHO_RISING,),
+            no_value="too few prompts to tell",
         ),
         Panel(
             f"The {_MOST} busiest shards",

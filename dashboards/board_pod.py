@@ -172,7 +172,6 @@ _STEPS: Final = Row(
             "The share of its time that a rank spends in engine steps: 100% is an engine with no "
             "pause between them.",
             "all ranks alike, below 100%.",
-            healthy=Healthy(high=0.95),
             still="no incident of the lab fills an engine",
             low=0,
         ),

@@ -10,7 +10,7 @@ from dashboards.durations import Scale
 from dashboards.finding_alerts import SHARD_DOWN, alert_name
 from dashboards.pages import EXPORTER_DOWN, PAGE_MISSING, RHO_RISING
 from dashboards.promql import by, equals, pick, rate
-from dashboards.recording import ENGINE, RATE_SECONDS, RHO, SATURATION
+from dashboards.recording import RATE_SECONDS, RHO, SATURATION
 from dashboards.rule_model import Alert
 from detectors import thresholds
 from exporters import catalog
@@ -20,7 +20,6 @@ JOB: Final = ".*stallscope.*"
 
 _KEEP_SECONDS: Final = 300
 _STALE_TICK_SECONDS: Final = 15  # ticks are due each second
-_LEAST_REQUESTS: Final = 30  # fewer arrive by chance
 _WATCHERS: Final = 2
 
 
@@ -141,18 +140,15 @@ def _trends(scale: Scale) -> Iterator[Alert]:
     # What has just begun climbs to its level over the window of its rate, and that is no trend.
     began = scale.text(thresholds.RHO_WINDOW_SECONDS + RATE_SECONDS)
     lower = pick(SATURATION, equals("bound", "lower"))
-    admitted = catalog.REQUEST_COUNTERS["requests_admitted"].name
-    requests = f" and sum by ({ENGINE}) (increase({admitted}[{window}])) >= {_LEAST_REQUESTS}"
-    for name, series, place, enough in (
-        ("StallscopeShardRhoRising", lower, "shard {{ $labels.shard }}", ""),
-        ("StallscopeEngineRhoRising", RHO, "engine {{ $labels.engine }}", requests),
+    for name, series, place in (
+        ("StallscopeShardRhoRising", lower, "shard {{ $labels.shard }}"),
+        ("StallscopeEngineRhoRising", RHO, "engine {{ $labels.engine }}"),
     ):
         yield Alert(
             name=name,
             expr=(
                 f"avg_over_time({series}[{window}]) > {thresholds.RHO_WARNING:g} and "
                 f"predict_linear({series}[{window}], {horizon}) >= 1 and {series} offset {began}"
-                f"{enough}"
             ),
             for_seconds=thresholds.RHO_HELD_SECONDS,
             keep_seconds=_KEEP_SECONDS,
@@ -163,4 +159,5 @@ def _trends(scale: Scale) -> Iterator[Alert]:
                 "minutes and grows: at 1 its queue has no end."
             ),
             runbook=RHO_RISING,
+            labels={"finding": RHO_RISING},
         )

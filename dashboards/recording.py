@@ -21,7 +21,8 @@ MODEL: Final = f"{WHERE}, model_name"
 
 # The names by which boards and alerts find them.
 STEP_SHARE: Final = "engine:stallscope_step_seconds:rate2m"
-RHO: Final = "engine:stallscope_rho:rate2m"
+RHO: Final = "engine:stallscope_model_rho:max"
+BREAK_EVEN: Final = "engine:stallscope_model_break_even_bytes_per_second:max"
 LOST_SHARE: Final = "engine:stallscope_collective_charged_seconds:max_rate2m"
 WAIT_SHARE: Final = "engine:stallscope_collective_wait_seconds:avg_rate2m"
 STORE_RATE: Final = "engine:stallscope_store_bytes:rate2m"
@@ -53,13 +54,11 @@ def recordings(scale: Scale) -> tuple[Recording, ...]:
     loading = f"max by ({ENGINE}) ({load_seconds})"
     asked = total(ENGINE, spent(_page("lookup_asked_tokens")))
     hit = total(ENGINE, spent(_page("lookup_hit_tokens")))
-    admitted = total(ENGINE, spent(catalog.REQUEST_COUNTERS["requests_admitted"]))
-    finished = total(ENGINE, spent(catalog.REQUEST_COUNTERS["requests_finished"]))
     step = rate(_page("step_nanoseconds"), WORKER, window=window)
     return (
         Recording(STEP_SHARE, f"max by ({ENGINE}) ({step})", 1),
-        # Offered load times the time that one request takes of the steps: above 1 it is not served.
-        Recording(RHO, f"{admitted} * {STEP_SHARE} / ({finished} > 0)", 1),
+        Recording(RHO, f"max by ({ENGINE}) ({pick(catalog.MODEL_RHO)})", 1),
+        Recording(BREAK_EVEN, f"max by ({ENGINE}) ({pick(catalog.MODEL_BREAK_EVEN)})", 1),
         Recording(
             LOST_SHARE,
             # W - 1 ranks wait at a time, and the wait charged is in rank-seconds.

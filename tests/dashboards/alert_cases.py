@@ -201,28 +201,10 @@ SATURATION = (
     f'stallscope_shard_main_thread_saturation{{bound="lower", {SHARD}, cluster="c", '
     'namespace="n", instance="i"}'
 )
-RISING = {"cluster": "c", "namespace": "n", "severity": "warning"}
+RISING = {"cluster": "c", "namespace": "n", "severity": "warning", "finding": "rho-rising"}
 
 
-def requests(admitted: str, finished: str, busy: str) -> dict[str, str]:
-    """An engine's requests that come and end each step, and the seconds of it inside steps."""
-    engine = f'engine="e", {POD}'
-    worker = f'engine="e", role="worker", rank="0", {POD}'
-    return {
-        f"stallscope_requests_admitted_total{{{engine}}}": admitted,
-        f"stallscope_requests_finished_total{{{engine}}}": finished,
-        f"stallscope_step_seconds_total{{{worker}}}": busy,
-    }
-
-
-def growing(start: float, by: float, steps: int) -> str:
-    """A counter whose growth a step itself grows: 0, start, 2 start + by, ..."""
-    values, total, step = [], 0.0, start
-    for _ in range(steps):
-        values.append(f"{total:g}")
-        total += step
-        step += by
-    return " ".join(values)
+RHO = f'stallscope_model_rho{{engine="e", {POD}}}'
 
 
 def fleet_cases() -> list[Case]:
@@ -302,25 +284,10 @@ def fleet_cases() -> list[Case]:
         Case(shard_rho, "high and flat", {SATURATION: "0.8x60"}, 24),
         Case(shard_rho, "low, however fast", {SATURATION: "0.05+0.01x60"}, 24),
         Case(
-            engine_rho,
-            "each request takes longer",
-            requests("0+30x60", "0+30x60", growing(15, 0.3, 60)),
-            24,
-            [{**RISING, "engine": "e"}],
+            engine_rho, "it grows towards 1", {RHO: "0.5+0.01x60"}, 24, [{**RISING, "engine": "e"}]
         ),
-        Case(
-            engine_rho,
-            "more come than go",
-            requests(growing(30, 0.6, 60), "0+30x60", "0+18x60"),
-            24,
-            [{**RISING, "engine": "e"}],
-        ),
-        Case(engine_rho, "steady", requests("0+30x60", "0+30x60", "0+21x60"), 24),
-        Case(
-            engine_rho,
-            "too few requests to tell",
-            requests("0+0.5x60", "0+0.5x60", growing(15, 0.3, 60)),
-            24,
-        ),
-        Case(engine_rho, "just begun", requests("0+30x60", "0+30x60", "0+21x60"), 10),
+        Case(engine_rho, "it grows too slowly", {RHO: "0.62+0.0005x60"}, 24),
+        Case(engine_rho, "steady", {RHO: "0.7x60"}, 24),
+        Case(engine_rho, "just begun", {RHO: "0.3+0.05x20"}, 9),
+        Case(engine_rho, "too few prompts to tell, for most of it", {RHO: "_x40 0.7+0.02x10"}, 24),
     ]

@@ -137,14 +137,11 @@ class Rising:
 
     def text(self) -> str:
         at = time.monotonic() - self.began
-        busy = 0.62 * at + self.by * at * at / 2
-        count = 10 * at
+        rho = 0.62 + self.by * at
         name = "stallscope_shard_main_thread_saturation"
         return (
-            f'{name}{{shard="redis://v-0:6379",bound="lower"}} {min(1.0, 0.62 + self.by * at)}\n'
-            f'stallscope_step_seconds_total{{engine="e",role="worker",rank="0"}} {busy}\n'
-            f'stallscope_requests_admitted_total{{engine="e"}} {count}\n'
-            f'stallscope_requests_finished_total{{engine="e"}} {count}\n'
+            f'{name}{{shard="redis://v-0:6379",bound="lower"}} {min(1.0, rho)}\n'
+            f'stallscope_model_rho{{engine="e"}} {rho}\n'
             "stallscope_ticks_total 1\n"
         )
 
