@@ -30,6 +30,17 @@ TICK_DURATION: Final = gauge(
     "tick_duration_seconds", "seconds", "Wall time of the last tick.", "exporter", (), "exporter"
 )
 
+CAPTURES: Final = counter(
+    "captures", "", "Bundles saved on a critical finding.", "exporter", (), "exporter"
+)
+CAPTURE_FAULTS: Final = counter(
+    "capture_faults",
+    "",
+    "Bundles and recorded pictures that could not be written; the log says why.",
+    "exporter",
+    (),
+    "exporter",
+)
 _FINDING: Final = ("finding", "severity", "engine", "rank", "shard")
 FINDING: Final = gauge("finding", "", "1 while the finding stands.", "rules", _FINDING, "rule")
 FINDING_SINCE: Final = gauge(
@@ -50,6 +61,8 @@ EXPORTER_METRICS: Final[tuple[Metric, ...]] = (
     TICKS,
     TICK_AGE,
     TICK_DURATION,
+    CAPTURES,
+    CAPTURE_FAULTS,
     FINDING,
     FINDING_SINCE,
     FINDING_EVALUABLE,

@@ -23,6 +23,7 @@ from exporters.readers.shard_url import without_credentials
 from exporters.readers.valkey import Shards
 from exporters.rules import Rule
 from exporters.snapshot import (
+    KEPT_PICTURES,
     Engine,
     EngineModel,
     Evaluation,
@@ -37,8 +38,6 @@ from exporters.snapshot import (
 NANOSECONDS = 1e9
 # A finding that comes back within this time is the same one, and keeps its onset.
 SAME_FINDING_SECONDS = 10.0
-# Pictures kept for the rules that hold several against each other, at one a second.
-KEPT_PICTURES = 15
 # One look takes as many pictures as a rule may ask for, and no more: a person waits for it.
 MOST_PICTURES = 3
 PICTURE_INTERVAL_SECONDS = 1.0
@@ -114,7 +113,7 @@ class Evaluator:
         self._earlier.append(_kept(snapshot))
         # Asked with the next tick: what is suspicious is still so a second later.
         self._questions = tuple(q for rule in self._rules for q in self._ask(rule, snapshot))
-        verdicts = tuple(self._judge(rule, snapshot) for rule in self._rules)
+        verdicts = tuple(judge(rule, snapshot) for rule in self._rules)
         findings = self._memory.date(
             [f for verdict in verdicts for f in verdict.findings], snapshot.now_seconds
         )
@@ -181,16 +180,18 @@ class Evaluator:
             logger.exception("rule %s failed to ask", rule.name)
             return ()
 
-    def _judge(self, rule: Rule, snapshot: Snapshot) -> Verdict:
-        try:
-            return rule(snapshot)
-        except Exception as error:  # one rule's fault must not cost the others' answers
-            logger.exception("rule %s failed", rule.name)
-            return Verdict(
-                rule.name,
-                abstained=f"the rule failed: {type(error).__name__}: {error}",
-                reason=reasons.RULE_FAILED,
-            )
+
+def judge(rule: Rule, snapshot: Snapshot) -> Verdict:
+    """One rule's verdict; its own fault is an abstention, and costs the others nothing."""
+    try:
+        return rule(snapshot)
+    except Exception as error:
+        logger.exception("rule %s failed", rule.name)
+        return Verdict(
+            rule.name,
+            abstained=f"the rule failed: {type(error).__name__}: {error}",
+            reason=reasons.RULE_FAILED,
+        )
 
 
 def _kept(snapshot: Snapshot) -> Snapshot:
@@ -215,14 +216,16 @@ def _kept(snapshot: Snapshot) -> Snapshot:
 class FindingMemory:
     """Keeps when each finding began, beyond what the records on the pages still show."""
 
-    def __init__(self) -> None:
-        self._began: dict[tuple[object, ...], tuple[float, float]] = {}  # began, last seen
+    def __init__(self, known: Iterable[Finding] = (), now_seconds: float = 0.0) -> None:
+        self._began = {  # began, last seen
+            _identity(f): (now_seconds - f.since_seconds, now_seconds) for f in known
+        }
 
     def date(self, findings: Iterable[Finding], now_seconds: float) -> list[Finding]:
         """The findings with `since_seconds` from the earliest onset known for each."""
         dated = []
         for finding in findings:
-            key = (finding.id, finding.engine_id, finding.rank, finding.shard)
+            key = _identity(finding)
             began = now_seconds - finding.since_seconds
             if key in self._began:
                 began = min(began, self._began[key][0])
@@ -256,6 +259,10 @@ def worst_first(findings: Iterable[Finding], order: dict[str, int]) -> tuple[Fin
             ),
         )
     )
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    return finding.id, finding.engine_id, finding.rank, finding.shard
 
 
 def _place(finding: Finding) -> tuple[object, ...]:

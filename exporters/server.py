@@ -21,6 +21,7 @@ from prometheus_client.exposition import make_wsgi_app
 from prometheus_client.registry import Collector
 
 from exporters import catalog
+from exporters.capture import Capturer
 from exporters.metrics import by_metric, samples
 from exporters.sample import Sample
 from exporters.snapshot_json import to_json
@@ -48,7 +49,9 @@ class TickCollector(Collector):
         latest: Callable[[], Tick | None],
         pages_dir: Path | None,
         clock: Callable[[], float] = time.monotonic,
+        capturer: Capturer | None = None,
     ) -> None:
+        self._capturer = capturer
         self._latest = latest
         self._pages_dir = pages_dir
         self._clock = clock
@@ -68,6 +71,9 @@ class TickCollector(Collector):
             yield family
 
     def _samples(self) -> Iterator[Sample]:
+        capturer = self._capturer
+        yield Sample(catalog.CAPTURES, (), 0 if capturer is None else capturer.captures)
+        yield Sample(catalog.CAPTURE_FAULTS, (), 0 if capturer is None else capturer.faults)
         tick = self._latest()
         if tick is None:
             yield Sample(catalog.TICKS, (), 0)
@@ -142,9 +148,10 @@ class MetricsServer:
         host: str,
         port: int,
         web: WebConfig | None = None,
+        capturer: Capturer | None = None,
     ) -> None:
         registry = CollectorRegistry()
-        registry.register(TickCollector(ticker.latest, pages_dir))
+        registry.register(TickCollector(ticker.latest, pages_dir, capturer=capturer))
         self._metrics = make_wsgi_app(registry)
         self._ticker = ticker
         self._turns = threading.BoundedSemaphore(MOST_RENDERING)

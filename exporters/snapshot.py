@@ -15,6 +15,8 @@ from typing import Final, Literal
 Liveness = Literal["alive", "frozen", "dead"]
 # A writer that holds its lock but has not beaten (1 Hz) for this long is frozen.
 FROZEN_AFTER_SECONDS: Final = 3.0
+# Pictures kept for the rules that hold several against each other, at one a second.
+KEPT_PICTURES: Final = 15
 Basis = Literal["host", "cuda_event", "profiler"]
 Severity = Literal["critical", "warning", "info"]
 

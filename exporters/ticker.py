@@ -35,10 +35,17 @@ class Tick:
 
 
 class Ticker:
-    """A thread that ticks until `stop`. `latest` never waits for it."""
+    """A thread that ticks until `stop`. `latest` never waits for it; `take` gets each result, and
+    must not wait."""
 
-    def __init__(self, ticks: Ticks, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        ticks: Ticks,
+        clock: Callable[[], float] = time.monotonic,
+        take: Callable[[Evaluation], None] | None = None,
+    ) -> None:
         self._ticks = ticks
+        self._take = take
         self._clock = clock
         self._latest: Tick | None = None
         self._stop = threading.Event()
@@ -66,6 +73,8 @@ class Ticker:
                     evaluation = self._ticks.tick()
                     number += 1
                     self._latest = Tick(number, evaluation, began, self._clock() - began)
+                    if self._take is not None:
+                        self._take(evaluation)
                 except Exception:  # the next tick may succeed; meanwhile the age tells
                     logger.exception("a tick failed")
                 due = max(due + INTERVAL_SECONDS, self._clock())

@@ -11,24 +11,22 @@ from typing import Final, Literal
 
 from exporters.page_layout import MAGIC
 from exporters.readers.shard_url import PLAIN_SCHEMES, TLS_SCHEMES, without_credentials
+from exporters.recording import HEAD_START
 
-Kind = Literal["pages", "page", "url", "valkey", "bundle", "profile", "unknown"]
+Kind = Literal["pages", "page", "url", "valkey", "bundle", "recording", "profile", "unknown"]
 
 _VALKEY_SCHEMES: Final = PLAIN_SCHEMES | TLS_SCHEMES | {"unix"}
+RECORDED: Final = frozenset({"bundle", "recording"})
 _WEB_SCHEMES: Final = frozenset({"http", "https"})
 # First bytes of what the other sources are kept in.
 _ARCHIVES: Final = (b"\x1f\x8b", b"PK\x03\x04", b"\x28\xb5\x2f\xfd")
 _PROFILES: Final = (b"SQLite format 3\x00", b"{", b"[")
-_HEAD_BYTES: Final = 16
-_LATER: Final = {
-    "url": "an exporter or Prometheus URL",
-    "bundle": "a bundle",
-}
+_HEAD_BYTES: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where to look. `path` is set for the kind "pages" only."""
+    """Where to look. `path` is set for pages, bundles and recordings."""
 
     kind: Kind
     text: str
@@ -52,7 +50,8 @@ def recognise(text: str) -> Source:
     if stat.S_ISDIR(mode):
         return Source("pages", text, path)
     # Nothing but a regular file is opened: a FIFO would wait for a writer that never comes.
-    return Source(_kind_of_file(path) if stat.S_ISREG(mode) else "unknown", text)
+    kind = _kind_of_file(path) if stat.S_ISREG(mode) else "unknown"
+    return Source(kind, text, path if kind in RECORDED else None)
 
 
 def refusal(source: Source) -> str:
@@ -69,7 +68,9 @@ def refusal(source: Source) -> str:
         return f"{shown} is a profile; read it with stallscope trace {shown}"
     if source.kind == "unknown":
         return f"{shown} is nothing that stallscope reads; give the page folder"
-    return f"{_LATER[source.kind]} ({shown}) is not supported in this version; give the page folder"
+    if source.kind in RECORDED:
+        return f"{shown} was recorded; read it with stallscope diagnose --from {shown}"
+    return f"{shown} is an exporter or Prometheus; read it with stallscope diagnose --from {shown}"
 
 
 def _kind_of_file(path: Path) -> Kind:
@@ -80,6 +81,8 @@ def _kind_of_file(path: Path) -> Kind:
         return "unknown"
     if head.startswith(MAGIC):
         return "page"
+    if head.startswith(HEAD_START):
+        return "recording"
     if head.startswith(_ARCHIVES):
         return "bundle"
     return "profile" if head.startswith(_PROFILES) else "unknown"

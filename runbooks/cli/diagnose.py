@@ -15,6 +15,7 @@ from runbooks.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from exporters.snapshot import Snapshot
+    from runbooks.sources import Source
 
 FOLDER_VARIABLE: Final = "STALLSCOPE_DIR"
 _EXAMPLES: Final = """examples:
@@ -24,6 +25,8 @@ _EXAMPLES: Final = """examples:
   stallscope diagnose --stacks             surer, by what each thread does
   kubectl logs $POD | stallscope diagnose --logs -
   stallscope diagnose --json | jq .findings[].id
+  stallscope diagnose --from stallscope-bundle.tar.gz     what it was then
+  stallscope diagnose --from http://prefill-0:9477
 
 exit codes: 0 nothing found and all that was asked for was seen, 1 warning,
 2 critical, 3 nothing found but something was unseen, 64 usage, 70 internal,
@@ -41,8 +44,9 @@ class _Diagnose:
         parser.add_argument(
             "--from",
             dest="source",
-            metavar="PAGES_DIR",
-            help=f"the folder of the engine's pages (default: ${FOLDER_VARIABLE})",
+            metavar="SOURCE",
+            help=f"the folder of the engine's pages (default: ${FOLDER_VARIABLE}), a bundle, a "
+            "recording, or the URL of an exporter or a Prometheus",
         )
         parser.add_argument(
             "--valkey",
@@ -72,8 +76,12 @@ class _Diagnose:
 
     def run(self, args: argparse.Namespace) -> int:
         # Checked before anything is imported or opened: a usage error costs nothing.
-        pages_dir = _pages_dir(args.source, [*args.valkey, *args.logs])
-        _check_urls(args.valkey)
+        if (recorded := _recorded(args)) is not None:
+            from runbooks.cli.diagnose_recorded import diagnose_recorded
+
+            return diagnose_recorded(recorded, as_json=args.json)
+        pages_dir = find_pages_dir(args.source, [*args.valkey, *args.logs])
+        check_urls(args.valkey)
         _check_looks(args, pages_dir)
 
         from exporters.readers.logs import LogError
@@ -110,6 +118,20 @@ class _Diagnose:
             evaluator.close()
 
 
+def _recorded(args: argparse.Namespace) -> Source | None:
+    """What `--from` names, where it is not the folder of a living engine. Raises UsageError."""
+    from runbooks.sources import RECORDED, recognise
+
+    source = recognise(args.source or os.environ.get(FOLDER_VARIABLE, "") or ".")
+    if source.kind not in RECORDED | {"url"}:
+        return None
+    others = {"--valkey": args.valkey, "--logs": args.logs, "--stacks": args.stacks}
+    others["--watch"] = args.watch
+    if given := [name for name, value in others.items() if value]:
+        raise UsageError(f"{given[0]} looks at what is now, and --from at what was told; choose")
+    return source
+
+
 def _check_looks(args: argparse.Namespace, pages_dir: Path | None) -> None:
     if args.stacks and pages_dir is None:
         raise UsageError(
@@ -122,7 +144,7 @@ def _check_looks(args: argparse.Namespace, pages_dir: Path | None) -> None:
         raise UsageError("--watch needs a log it can come back to; give --logs FILE")
 
 
-def _pages_dir(given: str | None, others: list[str]) -> Path | None:
+def find_pages_dir(given: str | None, others: list[str]) -> Path | None:
     """The page folder asked for; None where only shards or logs were. Raises UsageError."""
     from runbooks.sources import recognise, refusal
 
@@ -140,7 +162,7 @@ def _pages_dir(given: str | None, others: list[str]) -> Path | None:
     return source.path
 
 
-def _check_urls(urls: list[str]) -> None:
+def check_urls(urls: list[str]) -> None:
     from exporters.readers.shard_url import ShardUrlError, parse
 
     for url in urls:

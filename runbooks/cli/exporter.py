@@ -7,12 +7,15 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from runbooks.cli import exit_codes
 from runbooks.cli.commands import Command
 from runbooks.cli.diagnose import FOLDER_VARIABLE
 from runbooks.cli.parser import UsageError
+
+if TYPE_CHECKING:
+    from exporters.capture import CaptureSettings
 
 DEFAULT_LISTEN: Final = "127.0.0.1:9477"
 ALL: Final = "all"
@@ -78,6 +81,20 @@ class _Exporter:
             help="TLS and users, in the form of Prometheus' web configuration file",
         )
         parser.add_argument(
+            "--capture-dir",
+            metavar="DIR",
+            help="on a critical finding save a bundle of the last 10 minutes there: one for each "
+            "finding in 30 min, the newest 5, 200 MB at most",
+        )
+        parser.add_argument(
+            "--record",
+            metavar="FILE",
+            help="write pictures there as they come; read it with diagnose --from",
+        )
+        parser.add_argument(
+            "--every", type=float, default=5.0, metavar="S", help="seconds between them (5)"
+        )
+        parser.add_argument(
             "--acl",
             action="store_true",
             help="print the command that makes the least Valkey user it needs, and end",
@@ -101,6 +118,7 @@ class _Exporter:
         _check_urls(urls)
 
         from exporters import web_config
+        from exporters.capture import Capturer
         from exporters.server import MetricsServer
         from exporters.ticker import Ticker
         from runbooks.compose import live_evaluator
@@ -109,18 +127,21 @@ class _Exporter:
             web = web_config.read(Path(args.web_config)) if args.web_config else None
         except web_config.WebConfigError as error:
             raise UsageError(f"--web-config: {error}") from error
+        capturer = Capturer(_capture_settings(args), pages_dir)
         # Blocked before any thread starts, so that all inherit it and `sigwait` below gets them.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         try:
-            ticker = Ticker(live_evaluator(pages_dir, tuple(urls), with_samples=True))
+            evaluator = live_evaluator(pages_dir, tuple(urls), with_samples=True)
+            ticker = Ticker(evaluator, take=capturer.take)
         except AccessError as error:
             raise UsageError(str(error)) from error
         try:
-            server = MetricsServer(ticker, pages_dir, host, port, web)
+            server = MetricsServer(ticker, pages_dir, host, port, web, capturer)
         except OSError as error:
             raise UsageError(
                 f"cannot listen on {args.listen}: {error.strerror}; give another --listen"
             ) from error
+        capturer.start()
         ticker.start()
         server.start()
         shown, real_port = server.address
@@ -129,10 +150,37 @@ class _Exporter:
         received = signal.sigwait(_ENDING)
         server.stop()
         ticker.stop()
+        capturer.stop()
         return exit_codes.INTERRUPTED if received == signal.SIGINT else exit_codes.OK
 
 
 _ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT})
+
+
+def _capture_settings(args: argparse.Namespace) -> CaptureSettings:
+    """Where bundles and pictures go; checked now, since later nobody looks. Raises UsageError."""
+    from exporters.capture import CaptureSettings
+    from exporters.recording import Recorder
+
+    if not 1.0 <= args.every <= 3600.0:
+        raise UsageError(f"--every {args.every:g}: give seconds from 1 to 3600")
+    folder = Path(args.capture_dir) if args.capture_dir else None
+    record = Path(args.record) if args.record else None
+    if folder is not None:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"--capture-dir {folder}: {error.strerror}") from error
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise UsageError(f"--capture-dir {folder}: this user may not write there")
+    if record is not None:
+        recorder = Recorder(record)
+        try:
+            recorder.open()
+        except OSError as error:
+            raise UsageError(f"--record {record}: {error.strerror}") from error
+        recorder.close()
+    return CaptureSettings(folder, record, args.every)
 
 
 def listen_address(text: str) -> tuple[str, int]:

@@ -116,7 +116,7 @@ def test_the_list_of_commands_as_json():
         (["diagnose", "--from"], "expected one argument"),
         (["diagnose", "extra"], "extra"),
         (["runbook", "stragler-rank"], "did you mean straggler-rank?"),
-        (["runbook", "qqqq"], "rank-silent, rho-rising, shard-down, store-skew"),
+        (["runbook", "qqqq"], "straggler-rank, stuck-lookup"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_64(arguments, says):
