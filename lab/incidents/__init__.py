@@ -16,6 +16,7 @@ from lab.incidents.missing_key import MissingKey
 from lab.incidents.rank0_store import Rank0Store
 from lab.incidents.restarted_shard import RestartedShard
 from lab.incidents.slow_rank import SlowRank
+from lab.incidents.two_seeds import TwoSeeds
 
 INCIDENTS: Final[dict[str, Incident]] = {
     incident.name: incident
@@ -31,6 +32,7 @@ INCIDENTS: Final[dict[str, Incident]] = {
         BusyShard(),
         RestartedShard(),
         LostKeys(),
+        TwoSeeds(),
     )
 }
 

@@ -29,6 +29,7 @@ class Incident:
     goes_with_async = True
     engine = ""  # the only --engine on which it can be; "" for any
     is_at_shard = False  # the place to be named is a shard, not a rank
+    has_shard = True  # the place has a shard
     # Nothing is there to be lost before something was stored.
     earliest_seconds = 0.0
     # How long the fault must have lasted before anyone could tell it from a slow moment.

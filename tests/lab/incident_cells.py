@@ -34,6 +34,8 @@ LOOKED_AFTER_SECONDS = 1.0
 GIVEN_UP_SECONDS = 25.0
 # Faults of a shard that the sharded engine's ranks lose something by.
 SHARD_FAULTS = ("busy-shard", "restarted-shard", "lost-keys")
+# One that is there from the start, and is in the pages at once.
+STARTING_FAULTS = ("two-seeds",)
 NEW_FAULTS = (
     "lost-completion",
     "missing-key",
@@ -190,7 +192,8 @@ def _expected(cell: Cell) -> str:
     cause = f" ({incident.cause})" if incident.cause else ""
     rank = incident.rank(settings)
     # A rank's shard stands with it; a shard that is the place itself may have any rank with it.
-    place = f"{incident.finding}{cause} at shard {incident.shard(settings)}"
+    place = f"{incident.finding}{cause}"
+    place += f" at shard {incident.shard(settings)}" if incident.has_shard else ""
     return place + ("" if rank is None else f", rank {rank}")
 
 

@@ -10,6 +10,7 @@ from tests.lab.incident_cells import (
     NAMED_WITHIN_SECONDS,
     NEW_FAULTS,
     SHARD_FAULTS,
+    STARTING_FAULTS,
     TRIES,
     Cell,
     cells,
@@ -42,7 +43,8 @@ def test_diagnose_names_it_first(cell: Cell) -> None:
 
 def test_every_client_incident_is_tried() -> None:
     assert [cell.incident for cell in ONCE] == list(NEW_FAULTS)
-    assert set(NEW_FAULTS) | set(SHARD_FAULTS) | {"rank0-store", "slow-rank"} == set(INCIDENTS)
+    others = {*SHARD_FAULTS, *STARTING_FAULTS, "rank0-store", "slow-rank"}
+    assert set(NEW_FAULTS) | others == set(INCIDENTS)
     # Six synchronous, five asynchronous, at two rank counts and three seeds.
     assert len(list(cells((2, 4), (0, 1, 2), ("0.5.5",)))) == (6 + 5) * 2 * 3
 
