@@ -44,6 +44,8 @@ NO_PTRACE: Final = "no_ptrace"
 NO_PROCESS: Final = "no_process"
 NOT_PYTHON: Final = "not_python"
 ENDED: Final = "ended"
+NO_HISTORY: Final = "no_history"
+NOT_RECORDED: Final = "not_recorded"
 
 ALL: Final = frozenset(
     value for name, value in list(globals().items()) if name.isupper() and isinstance(value, str)

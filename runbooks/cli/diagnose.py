@@ -6,6 +6,7 @@ import argparse
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ _EXAMPLES: Final = """examples:
   stallscope diagnose --json | jq .findings[].id
   stallscope diagnose --from stallscope-bundle.tar.gz     what it was then
   stallscope diagnose --from http://prefill-0:9477
+  stallscope diagnose --from http://prometheus:9090 --at 10m
 
 exit codes: 0 nothing found and all that was asked for was seen, 1 warning,
 2 critical, 3 nothing found but something was unseen, 64 usage, 70 internal,
@@ -68,6 +70,12 @@ class _Diagnose:
             help="a log of the engine, - for standard input; once for each",
         )
         parser.add_argument(
+            "--at",
+            metavar="TIME",
+            help="with the URL of a Prometheus: what was found then, in the whole fleet "
+            "(2026-01-31T03:15, or 10m: that long ago)",
+        )
+        parser.add_argument(
             "--watch", action="store_true", help="look again each second, until Ctrl-C"
         )
         parser.add_argument(
@@ -77,9 +85,10 @@ class _Diagnose:
     def run(self, args: argparse.Namespace) -> int:
         # Checked before anything is imported or opened: a usage error costs nothing.
         if (recorded := _recorded(args)) is not None:
-            from runbooks.cli.diagnose_recorded import diagnose_recorded
+            from runbooks.cli.diagnose_recorded import diagnose_recorded, time_of
 
-            return diagnose_recorded(recorded, as_json=args.json)
+            at = None if args.at is None else time_of(args.at, time.time())
+            return diagnose_recorded(recorded, args.json, at)
         pages_dir = find_pages_dir(args.source, [*args.valkey, *args.logs])
         check_urls(args.valkey)
         _check_looks(args, pages_dir)
@@ -123,6 +132,8 @@ def _recorded(args: argparse.Namespace) -> Source | None:
     from runbooks.sources import RECORDED, recognise
 
     source = recognise(args.source or os.environ.get(FOLDER_VARIABLE, "") or ".")
+    if args.at is not None and source.kind != "url":
+        raise UsageError("--at goes with --from and the URL of a Prometheus")
     if source.kind not in RECORDED | {"url"}:
         return None
     others = {"--valkey": args.valkey, "--logs": args.logs, "--stacks": args.stacks}
