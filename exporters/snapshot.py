@@ -344,6 +344,7 @@ class ProcessStack:
 class LogCount:
     """How often one kind of known line (`exporters.log_lines`) was logged by one process.
 
+    `source` is the log, or the pod that its lines name (kubectl logs --prefix).
     `process` is its name in the log ("Worker_PCP1"), "" where lines do not say; `pid` and the times
     are None likewise.
     """

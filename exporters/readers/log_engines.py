@@ -32,7 +32,9 @@ def _joined(engine: Engine, counts: Sequence[LogCount]) -> Engine:
     processes = []
     for process in engine.processes:
         of_it = [count for count in counts if count.pid == process.pid]
-        processes.append(_with_counters(process, of_it) if of_it else process)
+        # The same number in the logs of several pods: which of them is this one cannot be told.
+        is_one = len({count.source for count in of_it}) == 1
+        processes.append(_with_counters(process, of_it) if is_one else process)
     return dataclasses.replace(engine, processes=tuple(processes))
 
 

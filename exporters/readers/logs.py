@@ -33,6 +33,8 @@ MOST_PROCESSES: Final = 1000
 _COMPRESSED: Final = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"BZh", b"\xfd7zXZ")
 
 _ANSI: Final = re.compile(r"\x1b\[[0-9;]*m")
+# kubectl logs --prefix, docker compose logs: whose line it is.
+_ORIGIN: Final = re.compile(r"\[pod/(?P<pod>[\w./-]{1,300})\] |(?P<service>[\w.-]{1,100}) +\| ")
 # 2026-12-01T12:00:00.123456789Z, then perhaps the container runtime's "stderr F ".
 _STAMP: Final = re.compile(
     r"(?P<stamp>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)) "
@@ -86,7 +88,7 @@ class _State:
     """What was counted; `at` is the last time that a line said."""
 
     at: float | None = None
-    tallies: dict[tuple[str, str, int | None], _Tally] = field(default_factory=dict)
+    tallies: dict[tuple[str, str, str, int | None], _Tally] = field(default_factory=dict)
     releases: dict[str, str] = field(default_factory=dict)
     lines: int = 0
     known_heads: int = 0
@@ -165,9 +167,11 @@ class LogFile:
 
     def _counts(self) -> tuple[LogCount, ...]:
         return tuple(
-            LogCount(kind, tally.count, self.source, process, pid, tally.first, tally.last)
-            for (kind, process, pid), tally in sorted(
-                self._state.tallies.items(), key=lambda item: (item[0][0], item[0][1], str(item[0]))
+            LogCount(
+                kind, tally.count, origin or self.source, process, pid, tally.first, tally.last
+            )
+            for (origin, kind, process, pid), tally in sorted(
+                self._state.tallies.items(), key=lambda item: (item[0][:3], str(item[0][3]))
             )
         )
 
@@ -232,9 +236,9 @@ def _count(raw: bytes, state: _State, now: float) -> None:
     line = find(said.message, said.logger, state.releases, said.package)
     if line is None:
         return
-    key = (line.kind, said.process, said.pid)
+    key = (said.origin, line.kind, said.process, said.pid)
     if key not in state.tallies and len(state.tallies) >= MOST_PROCESSES:
-        key = (line.kind, "", None)
+        key = ("", line.kind, "", None)
     tally = state.tallies.setdefault(key, _Tally())
     tally.count += 1
     if state.at is not None:
@@ -253,17 +257,22 @@ class _Said:
     process: str = ""
     pid: int | None = None
     at: float | None = None
+    origin: str = ""
 
 
 def _undress(text: str, now: float) -> _Said:
     outer: float | None = None
+    origin = ""
+    if (prefix := _ORIGIN.match(text)) is not None:
+        origin = prefix["pod"] or prefix["service"]
+        text = text[prefix.end() :]
     if text.startswith('{"log":'):
         text, outer = _docker(text)
     if (stamp := _STAMP.match(text)) is not None:
         outer = _zoned(stamp["stamp"])
         text = text[stamp.end() :]
     said = _as_json(text, now) if text.startswith("{") else _as_text(text, now)
-    return said if outer is None else replace(said, at=outer)
+    return replace(said, origin=origin, at=said.at if outer is None else outer)
 
 
 def _as_text(text: str, now: float) -> _Said:

@@ -139,6 +139,23 @@ def test_every_dressing_of_a_line(tmp_path, line, process, pid, at, monkeypatch)
     assert sample.unseen == ()
 
 
+@pytest.mark.parametrize("stamp", ["", f"{STAMP} "])
+def test_each_pod_of_a_fleets_log_is_told_apart(tmp_path, stamp):
+    """kubectl logs -l app=prefill --prefix; and docker compose logs."""
+    lines = [f"[pod/prefill-{i}/vllm] {stamp}{DIED_LINE}" for i in (0, 1, 1)]
+    sample = read(tmp_path, *lines, f"prefill-2  | {stamp}{UNPIN_LINE}")
+    assert [(count.source, count.kind, count.count) for count in sample.counts] == [
+        ("prefill-0/vllm", "worker_died", 1),
+        ("prefill-1/vllm", "worker_died", 2),
+        ("prefill-2", "double_unpin", 1),
+    ]
+    engines = with_logs(snapshot(), sample.counts).engines
+    assert [e.engine_id for e in engines] == ["prefill-0/vllm", "prefill-1/vllm", "prefill-2"]
+    # A page's process of that number may be any pod's.
+    page = snapshot(engine(2, processes=(worker(0, 2, pid=30823),)))
+    assert with_logs(page, sample.counts).engines[0].processes[0].counters == {}
+
+
 @pytest.mark.parametrize(
     "line",
     [
