@@ -1,0 +1,1 @@
+"""Long runs of the rules on real engines."""
