@@ -25,7 +25,7 @@ from exporters.snapshot import LogCount, Unseen
 
 STDIN: Final = "-"
 # Of a file the newest part, as from an engine that logs since last month.
-MOST_BYTES: Final = 64 << 20  # some 5 s of reading
+MOST_BYTES: Final = 64 << 20  # some 7 s of reading
 # A line with a whole configuration in it is some 10 KB; the words looked for come early.
 MOST_LINE_BYTES: Final = 64 << 10
 _BLOCK_BYTES: Final = 1 << 20
