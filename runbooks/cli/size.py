@@ -119,7 +119,8 @@ def _live(source: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
     named = recognise(source)
     if why := refusal(named):
         raise UsageError(f"--from: {why}")
-    assert named.path is not None  # of the kind "pages", which is all that is not refused
+    if named.kind != "pages" or named.path is None:
+        raise UsageError(f"--from: {source} is no folder of pages, which is all that is read here")
     if not named.path.is_dir():
         raise UsageError(f"--from: there is no folder {source}; give the one that the pages are in")
     return read(named.path)
