@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.model import Board, Healthy, Panel, Row, Target
-from dashboards.promql import RANK, by, pick, rate, total
+from dashboards.promql import ENGINE, RANK, by, pick, rate, total
 from dashboards.variables import ENGINE_VARIABLES
 from dashboards.variables import RANK as RANK_VARIABLE
 from detectors import thresholds
@@ -81,7 +81,7 @@ _FAILED: Final = Row(
             "Batched calls that raised or timed out.",
             "0.",
             healthy=Healthy(high=0),
-            moves_in=("dead-shard", "cut-connections"),
+            moves_in=("dead-shard",),
             low=0,
             runbooks=("shard-down", "wedged-connection"),
         ),
@@ -144,6 +144,22 @@ _OWN: Final = Row(
             width=12,
             still="a fact of the deployment, not a measure",
             no_value="no engine is patched",
+        ),
+        Panel(
+            "Known lines of the engine's log",
+            (
+                Target(
+                    total("engine, kind", rate(catalog.LOG_LINES, ENGINE)) + " > 0",
+                    "{{engine}} {{kind}}",
+                ),
+            ),
+            "ops",
+            "Lines of LMCache and vLLM that say a fault, counted by kind as they are logged.",
+            "none.",
+            still="stock LMCache logs some of them in health too",
+            low=0,
+            runbooks=("refcount-error", "degraded-engine"),
+            no_value="none was logged",
         ),
         Panel(
             "Lost to our own hooks",

@@ -219,6 +219,19 @@ _SOURCES: Final = Row(
             runbooks=(EXPORTER_DOWN,),
         ),
         Panel(
+            "Rules that cannot decide",
+            (Target(by("count", "finding", pick(catalog.FINDING_EVALUABLE, FLEET) + " == 0")),),
+            "short",
+            "At how many exporters each rule abstains. A sidecar asks no shard, and the shards' "
+            "exporter reads no page: each leaves rules to the other. `diagnose` says why.",
+            "no rule at all exporters.",
+            kind="table",
+            width=8,
+            height=6,
+            still="which rules can decide depends on what was seen so far",
+            no_value="every rule decides",
+        ),
+        Panel(
             "What could not be read",
             (Target(f"max by (instance, source, reason) ({pick(catalog.SOURCE_INFO, FLEET)})"),),
             "short",
@@ -226,7 +239,7 @@ _SOURCES: Final = Row(
             "from every board.",
             "an empty table.",
             kind="table",
-            width=24,
+            width=16,
             height=6,
             healthy=Healthy(absent=True),
             moves_in=("dead-shard", "frozen-shard"),

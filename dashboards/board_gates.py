@@ -9,7 +9,7 @@ from dashboards.board_fleet import NO_VLLM
 from dashboards.gates import GATES, LEAST_REQUESTS, MEAN_LIMIT_SECONDS
 from dashboards.model import Board, Healthy, Panel, Row, Target
 from dashboards.pages import TTFT_GATE as RUNBOOK
-from dashboards.promql import ENGINE, FLEET, pick, rate, total
+from dashboards.promql import ENGINE, FLEET, by, pick, rate, total
 from dashboards.variables import ENGINE_VARIABLES, MODEL
 from exporters import catalog
 
@@ -132,6 +132,26 @@ _BANDS: Final = Row(
             still="what is healthy depends on the traffic",
             low=0,
             stacked=True,
+        ),
+        Panel(
+            "Requests that wait and run in each engine",
+            (
+                Target(
+                    by("max", "engine", pick(catalog.REQUESTS_WAITING, ENGINE)),
+                    "{{engine}} waiting",
+                ),
+                Target(
+                    by("max", "engine", pick(catalog.REQUESTS_RUNNING, ENGINE)),
+                    "{{engine}} running",
+                ),
+            ),
+            "short",
+            "As the last step of each engine was made up.",
+            "waiting comes and goes; one that only grows is an engine with rho above 1.",
+            width=24,
+            still="what is healthy depends on the traffic",
+            low=0,
+            runbooks=("queue-not-prefill",),
         ),
     ),
 )

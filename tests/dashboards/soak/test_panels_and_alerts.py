@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -161,8 +162,9 @@ def _note(seen: Seen, title: str, panel: Panel, server: Prometheus, seconds: flo
     drawn = preview.ask(asked, panel, time.time(), seconds, RATE_WINDOW, {})
     assert panel.healthy is not None
     for series in drawn.series:
-        bad = [v for _, v in series.points if not panel.healthy.holds(v)]
-        if len(bad) > BLIP_SHARE * len(series.points):
+        told = [v for _, v in series.points if not math.isnan(v)]
+        bad = [v for v in told if not panel.healthy.holds(v)]
+        if len(bad) > BLIP_SHARE * len(told):
             seen.left[title] = max([*bad, seen.left.get(title, 0.0)], key=abs)
 
 
