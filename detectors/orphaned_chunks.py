@@ -31,6 +31,11 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
             reason=reasons.TOO_FEW,
         )
     chunk_tokens = _chunk_tokens(engine)
+    if chunk_tokens is None:
+        return Answer(
+            abstained="no page of a worker says how many tokens a chunk has",
+            reason=reasons.NOT_HOOKED,
+        )
     lost: dict[int, list[int]] = {}
     for answers in whole:
         rank, second = sorted(answers, key=answers.__getitem__)[:2]
@@ -57,9 +62,9 @@ def _answers(engine: Engine, since_seconds: float) -> Mapping[int, dict[int, int
     return found
 
 
-def _chunk_tokens(engine: Engine) -> int:
+def _chunk_tokens(engine: Engine) -> int | None:
     sizes = [p.info.get("chunk_tokens") for p in engine.workers().values()]
-    return next((size for size in sizes if isinstance(size, int) and size > 0), 1)
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
 
 
 def _finding(engine: Engine, rank: int, chunks: list[int], lookups: int) -> Finding:

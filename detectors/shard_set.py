@@ -39,8 +39,12 @@ def is_younger(shard: Shard, other: Shard) -> bool:
 
 
 def uptime_seconds(shard: Shard) -> float | None:
-    """Since its start; None where it does not say."""
-    return number(shard.info, "uptime_in_seconds")
+    """Since its start; None where it does not say, or what cannot be."""
+    said = number(shard.info, "uptime_in_seconds")
+    is_time = (
+        said is not None and said >= 0 and not isinstance(shard.info["uptime_in_seconds"], bool)
+    )
+    return said if is_time else None
 
 
 def rank_of(engine: Engine, url: str) -> int | None:
