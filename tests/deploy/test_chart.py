@@ -7,19 +7,16 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-import redis
 import yaml
 
 from exporters.readers.shard_url import without_credentials
-from lab.valkey import find_server
 from runbooks.cli.exporter import shard_urls
 from tests.deploy.helm_binary import helm, validator
+from tests.deploy.real_server import started
 from tests.runbooks.command_line import ROOT, stallscope
-from tests.servers import free_port
 
 CHART = ROOT / "deploy" / "chart"
 SHARDS = (1, 2, 8, 16)
@@ -204,26 +201,9 @@ def test_a_real_server_takes_the_shards_options(password: bool) -> None:
     settings = ["valkeySpec.maxMemory=64mb", "valkeySpec.ioThreads=2"]
     settings += ["auth.existingSecret=s"] if password else []
     deployment = of_kind(objects(*settings), "Deployment")["valkey-lmcache-0"]
-    port = free_port()
     args = [str(a) for a in container(deployment, "valkey")["args"]]
-    args[args.index("--port") + 1] = str(port)
     args = [a.replace("$(VALKEY_PASSWORD)", "word") for a in args]
-    server = subprocess.Popen(
-        [find_server(""), "--bind", "127.0.0.1", *args], stdout=subprocess.DEVNULL
-    )
-    try:
-        client = redis.Redis(port=port, password="word" if password else None)
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                client.ping()
-                break
-            except redis.ConnectionError:
-                assert time.monotonic() < deadline and server.poll() is None
-                time.sleep(0.05)
+    with started(args, "word" if password else None) as client:
         told = {name: client.config_get(name)[name] for name in ("maxmemory-policy", "save")}
         assert told == {"maxmemory-policy": "allkeys-lru", "save": ""}
         assert client.config_get("lazyfree-lazy-eviction") == {"lazyfree-lazy-eviction": "yes"}
-    finally:
-        server.kill()
-        server.wait()
