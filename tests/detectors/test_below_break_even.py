@@ -88,8 +88,26 @@ def test_intervals_that_overlap_decide_nothing():
 def test_a_load_of_another_engine_is_another_load():
     one = picture()
     [of_one] = one.engines
-    other = dataclasses.replace(of_one, engine_id="other")
-    assert RULE(dataclasses.replace(one, engines=(of_one, other))).findings == ()
+    # One rank of it is enough, that loads while ours do.
+    [rank, *_] = of_one.processes
+    other = dataclasses.replace(of_one, engine_id="other", processes=(rank,))
+    found = RULE(dataclasses.replace(one, engines=(of_one, other))).findings
+    assert [f.engine_id for f in found] == []
+
+
+def test_a_second_prompt_of_the_same_engine_is_another_load():
+    one = picture()
+    [made] = one.engines
+    first, second = made.processes
+    twice = tuple(
+        o
+        for at in first.operations
+        for o in (at, dataclasses.replace(at, start_seconds=at.end_seconds - 0.001))
+    )
+    crowded = dataclasses.replace(
+        made, processes=(dataclasses.replace(first, operations=twice), second)
+    )
+    assert RULE(dataclasses.replace(one, engines=(crowded,))).findings == ()
 
 
 def test_an_interval_of_few_is_all_of_them():

@@ -90,10 +90,11 @@ def test_a_steady_rate_is_not_warned_of(rho, seed):
     "rho",
     [
         lambda at: 1.1 - 0.9 * at / 900,  # falls
-        lambda at: 0.2 + 0.3 * at / 900,  # rises, and stays low
+        lambda at: 0.2 + 0.3 * at / 900,  # rises slowly, and stays low
+        lambda at: max(0.05, 0.5 - (900 - at) / 900),  # rises fast, and is low yet
         lambda at: 0.3 if at < 810 else 0.55,  # a step that is low still
     ],
-    ids=["falling", "low", "step"],
+    ids=["falling", "low", "low yet", "step"],
 )
 @pytest.mark.parametrize("seed", range(3))
 def test_turning_the_evidence_turns_the_verdict(rho, seed):

@@ -106,4 +106,4 @@ def test_a_ramp_is_warned_of_before_it_hurts(tmp_path):
     assert warned_at is not None
     print(f"warned at {warned_at - CALM_SECONDS:.0f} s of the ramp: {'; '.join(rhos)}")
     assert warned_at > CALM_SECONDS
-    assert warned_at < bad + 60
+    assert warned_at <= bad
