@@ -134,7 +134,6 @@ GIVE_UP_SHARE: Final = 0.1
 RHO_WARNING: Final = 0.6
 RHO_WINDOW_SECONDS: Final = 900.0
 RHO_SHORT_WINDOW_SECONDS: Final = 300.0  # a long calm before hides what began some minutes ago
-RHO_SHORT_WINDOW_SECONDS: Final = 300.0  # a long calm before hides what began some minutes ago
 RHO_TO_ONE_SECONDS: Final = 1800.0
 RHO_HELD_SECONDS: Final = 180.0
 RHO_CONFIDENCE: Final = 0.90
