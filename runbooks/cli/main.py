@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Final
 
-from runbooks.cli import commands, exit_codes
+from runbooks.cli import commands, config, exit_codes
 from runbooks.cli.parser import Parser, UsageError, nearest
 from runbooks.cli.terminal import emit, silence_stdout, style
 
@@ -74,7 +74,9 @@ def _dispatch(arguments: list[str]) -> int:
     command = commands.load(targets[name])
     parser = Parser(prog=f"{PROG} {name}", description=command.help)
     command.add_arguments(parser)
-    return command.run(parser.parse_args(arguments[1:]))
+    args = parser.parse_args(arguments[1:])
+    config.apply(name, parser, args)
+    return command.run(args)
 
 
 def version() -> str:
