@@ -54,6 +54,14 @@ MODEL_RHO: Final = _of_engine(
 MODEL_EVALUABLE: Final = _of_engine(
     "rho_evaluable", "", "1 if rho can be said: enough prompts came, and steps are theirs."
 )
+MODEL_SHARD_SERVICE: Final = gauge(
+    "model_shard_seconds_per_get",
+    "seconds",
+    "S of a shard: time of its main thread for each GET of the last 10 s, between the bounds.",
+    "the saturation, over commandstats",
+    ("shard", "bound"),
+    "shard",
+)
 
 MODEL_METRICS: Final[tuple[Metric, ...]] = (
     MODEL_COLD_TOKENS,
@@ -64,4 +72,5 @@ MODEL_METRICS: Final[tuple[Metric, ...]] = (
     MODEL_SERVICE,
     MODEL_RHO,
     MODEL_EVALUABLE,
+    MODEL_SHARD_SERVICE,
 )

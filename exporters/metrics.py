@@ -9,7 +9,7 @@ from typing import get_args
 
 from exporters import catalog, page_layout, reasons
 from exporters.catalog import Metric
-from exporters.metrics_model import model_samples
+from exporters.metrics_model import model_samples, shard_model_samples
 from exporters.metrics_requests import request_samples
 from exporters.metrics_shards import shard_samples
 from exporters.sample import Sample
@@ -36,6 +36,7 @@ def samples(evaluation: Evaluation, pages_dir: Path | None) -> Iterator[Sample]:
         yield from _collectives(engine)
     for shard in evaluation.snapshot.shards:
         yield from shard_samples(evaluation.snapshot, shard)
+        yield from shard_model_samples(evaluation.snapshot, shard)
     yield from _sources(evaluation, pages_dir)
     yield from _findings(evaluation)
 

@@ -41,6 +41,7 @@ LATER = (
     catalog.MODEL_OFFERED,
     catalog.MODEL_SERVICE,
     catalog.MODEL_RHO,
+    catalog.MODEL_SHARD_SERVICE,
 )
 
 

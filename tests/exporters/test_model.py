@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from exporters import catalog, model
-from exporters.metrics_model import model_samples
+from exporters.metrics_model import model_samples, shard_model_samples
 from exporters.model_joiner import KEPT_SECONDS, POINT_SECONDS, ModelJoiner
-from exporters.snapshot import Engine, EngineModel, ModelPoint
+from exporters.snapshot import Engine, EngineModel, ModelPoint, Shard, Snapshot
 from tests.detectors.pictures import worker
 
 CHUNK = 256
@@ -206,7 +206,8 @@ def values(found):
 def test_the_metrics_are_the_model():
     traffic = Traffic()
     found = values(traffic.serve(200, tokens=26_500))
-    assert {m.name for m in catalog.MODEL_METRICS} == set(found)
+    of_engines = {m.name for m in catalog.MODEL_METRICS if m.emitted_by == "engine"}
+    assert of_engines == set(found)
     assert found["stallscope_model_rho"] == pytest.approx(0.5, rel=0.01)
     assert found["stallscope_model_rho_evaluable"] == 1
     line = found["stallscope_model_break_even_bytes_per_second"]
@@ -222,3 +223,29 @@ def test_what_cannot_be_said_has_no_metric():
     busy = tuple(ModelPoint(15.0 * i, 15 * i, 15 * i, 7.5 * i) for i in range(12))
     assert "stallscope_model_rho" in values(EngineModel(points=busy))
     assert "stallscope_model_rho" not in values(EngineModel(points=busy, unseen="it decodes too"))
+
+
+def shard_at(seconds, gets, busy_seconds, run="r"):
+    info = {
+        "run_id": run,
+        "used_active_time_main_thread": busy_seconds,
+        "cmdstat_get": {"calls": gets, "usec": 1},
+    }
+    return Shard("redis://a:1", True, info=info, read_seconds=seconds, io_threads=1)
+
+
+@pytest.mark.parametrize(
+    ("gets", "run", "expected"),
+    [(100, "r", 0.04), (30, "r", 0.04 * 100 / 30), (29, "r", None), (100, "other", None)],
+)
+def test_a_shards_service_time_is_busy_time_over_gets(gets, run, expected):
+    before = Snapshot(0.0, 1.7e9, shards=(shard_at(0.0, 1000, 50.0, run),))
+    now = shard_at(8.0, 1000 + gets, 54.0)
+    picture = Snapshot(8.0, 1.7e9, shards=(now,), earlier=(before,))
+    found = {s.labels: s.value for s in shard_model_samples(picture, now)}
+    wanted = (
+        {}
+        if expected is None
+        else dict.fromkeys((("redis://a:1", b) for b in ("lower", "upper")), expected)
+    )
+    assert found == pytest.approx(wanted)
