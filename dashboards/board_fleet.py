@@ -23,6 +23,14 @@ _TICK_AGE_SECONDS: Final = 5.0
 NO_VLLM: Final = "the lab's engines serve no metrics of vLLM"
 
 
+# Each of the lab's incidents is a finding.
+_ALL_INCIDENTS: Final = (
+    *("rank0-store", "slow-rank", "lost-completion", "missing-key", "evicted-keys"),
+    *("cut-connections", "dead-shard", "frozen-shard", "busy-shard", "restarted-shard"),
+    *("lost-keys", "two-seeds"),
+)
+
+
 def _standing(severity: str) -> Target:
     chosen = pick(catalog.FINDING, equals("severity", severity), ENGINE)
     return Target(f"count({chosen} == 1)", severity)
@@ -73,7 +81,7 @@ _FINDINGS: Final = Row(
             width=16,
             height=6,
             healthy=Healthy(absent=True),
-            moves_in=("slow-rank", "rank0-store", "dead-shard", "frozen-shard", "lost-completion"),
+            moves_in=_ALL_INCIDENTS,
             no_value="nothing stands",
         ),
     ),

@@ -26,6 +26,10 @@ def note(command: str, scale: float, seen: Any) -> None:
         "missed": seen.missed,
     }
     print(_LINES[seen.name], json.dumps(seen.missed), flush=True)
-    head = f"Rules at a time scale of {scale:g} on a real Prometheus; what left its healthy range"
+    head = (
+        f"Rules at a time scale of {scale:g} on a real Prometheus: alerts that fired, and the panels "
+        "that an\nincident should move with their worst value outside of the healthy range (healthy: "
+        "of all panels)"
+    )
     if not os.environ.get(CHOSEN_VARIABLE):  # a run of some incidents is no result
         results.write("monitoring", command, [head, "", *_LINES.values()], _DATA)
