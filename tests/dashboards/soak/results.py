@@ -26,10 +26,9 @@ def note(command: str, scale: float, seen: Any) -> None:
         "missed": seen.missed,
     }
     print(_LINES[seen.name], json.dumps(seen.missed), flush=True)
-    head = (
-        f"Rules at a time scale of {scale:g} on a real Prometheus: alerts that fired, and the panels "
-        "that an\nincident should move with their worst value outside of the healthy range (healthy: "
-        "of all panels)"
-    )
+    head = [
+        f"Rules at a time scale of {scale:g} on a real Prometheus: the alerts that fired, and of the",
+        "panels that an incident should move (healthy: of all) the worst value outside of its range",
+    ]
     if not os.environ.get(CHOSEN_VARIABLE):  # a run of some incidents is no result
-        results.write("monitoring", command, [head, "", *_LINES.values()], _DATA)
+        results.write("monitoring", command, [*head, "", *_LINES.values()], _DATA)
