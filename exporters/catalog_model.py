@@ -55,7 +55,7 @@ MODEL_EVALUABLE: Final = _of_engine(
     "rho_evaluable", "", "1 if rho can be said: enough prompts came, and steps are theirs."
 )
 MODEL_SHARD_SERVICE: Final = gauge(
-    "model_shard_seconds_per_get",
+    "model_shard_get_seconds",
     "seconds",
     "S of a shard: time of its main thread for each GET of the last 10 s, between the bounds.",
     "the saturation, over commandstats",
