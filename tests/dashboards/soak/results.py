@@ -27,8 +27,8 @@ def note(command: str, scale: float, seen: Any) -> None:
     }
     print(_LINES[seen.name], json.dumps(seen.missed), flush=True)
     head = [
-        f"Rules at a time scale of {scale:g} on a real Prometheus: the alerts that fired, and of the",
-        "panels that an incident should move (healthy: of all) the worst value outside of its range",
+        f"Rules at a time scale of {scale:g} on a real Prometheus: the alerts that fired, and the",
+        "worst values outside of their range on panels that an incident should move (healthy: all)",
     ]
     if not os.environ.get(CHOSEN_VARIABLE):  # a run of some incidents is no result
         results.write("monitoring", command, [*head, "", *_LINES.values()], _DATA)
