@@ -27,7 +27,8 @@ an input comes from its flag, else from --from, else from the post; the
 output names which
 
 exit codes: 0 the tier pays off and rho is low; 1 it does not pay off, or rho
-is above 0.6; 2 rho is 1 or more: the queue grows without end; 64 usage
+is above 0.6; 2 rho is 1 or more: the queue grows without end; 3 as 0, but
+--from did not see all; 64 usage
 """
 
 
@@ -72,20 +73,21 @@ class _Size:
             look = style()
             text = render(made, look)
             for line in unseen:
-                text += "\n" + "\n".join(look.wrap(f"unseen: {line}", "  "))
+                said = f"unseen, so another source's value stands: {line}"
+                text += "\n" + "\n".join(look.wrap(said, "    ", first="  "))
             emit(text)
-        return verdict(made)
+        return verdict(made, unseen)
 
 
-def verdict(made: Any) -> int:
-    """The exit code of a plan."""
+def verdict(made: Any, unseen: tuple[str, ...] = ()) -> int:
+    """The exit code of a plan. What rests on values that are not this engine's is no all-clear."""
     from detectors import thresholds
 
     if made.chosen.rho >= 1:
         return exit_codes.CRITICAL
     if not made.chosen.pays_off or made.chosen.rho > thresholds.RHO_WARNING:
         return exit_codes.WARNING
-    return exit_codes.OK
+    return exit_codes.UNSEEN if unseen else exit_codes.OK
 
 
 def document(made: Any, unseen: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def document(made: Any, unseen: tuple[str, ...] = ()) -> dict[str, Any]:
         flag: {"value": value.value, "unit": BY_FLAG[flag].unit, "source": value.source}
         for flag, value in made.inputs.items()
     }
-    return {"schema": SCHEMA, "exit_code": verdict(made), "unseen": list(unseen), **found}
+    return {"schema": SCHEMA, "exit_code": verdict(made, unseen), "unseen": list(unseen), **found}
 
 
 def _seeds(text: str, flags: dict[str, float]) -> int:

@@ -37,7 +37,7 @@ def _answer(plan: Plan, style: Style) -> list[str]:
     )
     found = style.wrap(
         f"a hit {verb}: {_shards(chosen.shards)} deliver{'s' if chosen.shards == 1 else ''} "
-        f"{_gb(chosen.bytes_per_second)} to one prompt, {times:.2g} times the break-even of "
+        f"{_gb(chosen.bytes_per_second)} to one prompt, {_figure(times)} times the break-even of "
         f"{_gb(line)} (s R = {plan.token_bytes / 1e3:.1f} kB x "
         f"{plan.inputs['prefill-rate'].value:,.0f} tokens/s)",
         _INDENT,
@@ -136,9 +136,12 @@ def _shards(count: int) -> str:
 
 
 def _gb(per_second: float) -> str:
-    return (
-        f"{per_second / _GIGA:.2f} GB/s" if per_second < 1e10 else f"{per_second / _GIGA:.1f} GB/s"
-    )
+    return f"{_figure(per_second / _GIGA)} GB/s"
+
+
+def _figure(value: float) -> str:
+    """Three figures, without an exponent where one can do without: 0.00678, 2.57, 1,310."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _time(seconds: float) -> str:

@@ -135,7 +135,9 @@ def test_a_plot_is_drawn(capsys, tmp_path):
 def test_no_folder_of_a_running_engine_is_said(capsys, tmp_path):
     code, out, _ = size(capsys, "--from", str(tmp_path))
     assert code == exit_codes.CRITICAL  # of the post's values, which the text says they are
-    assert "unseen: no engine runs that has its pages in" in " ".join(out.split())
+    assert "value stands: no engine runs that has its pages in" in " ".join(out.split())
+    code, _, _ = size(capsys, "--from", str(tmp_path), "--shards", "8")
+    assert code == exit_codes.UNSEEN  # the post's values are no all-clear for this engine
 
 
 def load(at):
