@@ -14,6 +14,8 @@ KEPT_SECONDS: Final = 1080.0
 # A stretch of cold prefill is so long: steps that lie across its ends then weigh little.
 COLD_STRETCH_SECONDS: Final = 1.0
 KEPT_COLD_RATES: Final = 60
+# A page that cannot be read for a moment is no restart.
+_GRACE_SECONDS: Final = 5.0
 # Where fewer of the steps are of prompts, time in steps is not the prompts'.
 PREFILL_STEPS_SHARE: Final = 0.8
 _LEAST_STEPS: Final = 50
@@ -25,10 +27,11 @@ _Life = tuple[tuple[str, int], ...]
 
 
 class ModelJoiner:
-    """One engine, from tick to tick. A restart of any of its processes begins anew."""
+    """One engine, from tick to tick. It begins anew where one of its processes was restarted."""
 
     def __init__(self) -> None:
         self._life: _Life = ()
+        self._seen_seconds = 0.0  # when that was last who runs
         self._begin()
         self._token_bytes = 0.0
         self._cold_tokens, self._cold_seconds = 0, 0.0
@@ -45,8 +48,11 @@ class ModelJoiner:
         alive = [p for p in processes if p.liveness != "dead"]
         life = tuple(sorted((p.page, p.incarnation) for p in alive))
         if life != self._life:
+            if self._life and now_seconds - self._seen_seconds <= _GRACE_SECONDS:
+                return self._model(tuple(self._points), "")
             self._life = life
             self._begin()
+        self._seen_seconds = now_seconds
         workers = [p for p in alive if "worker" in p.roles]
         schedulers = [p for p in alive if "scheduler" in p.roles]
         self._token_bytes = _token_bytes(workers) or self._token_bytes
@@ -62,6 +68,9 @@ class ModelJoiner:
                 _total(schedulers, "scheduled_prefill_tokens"),
                 busy,
             )
+        return self._model(points, unseen)
+
+    def _model(self, points: tuple[ModelPoint, ...], unseen: str) -> EngineModel:
         return EngineModel(
             points=points,
             token_bytes=self._token_bytes,

@@ -136,7 +136,19 @@ def test_a_restart_begins_anew():
     traffic = Traffic()
     traffic.serve(200)
     traffic.incarnation += 1
-    assert len(traffic.tick().points) == 1
+    traffic.tick()
+    assert len(traffic.tick(seconds=6).points) == 1
+
+
+def test_a_page_that_is_not_read_for_a_moment_is_no_restart():
+    traffic = Traffic()
+    before = traffic.serve(200).points
+    whole, traffic.roles = traffic.roles, traffic.roles[1:]
+    assert len(traffic.tick(admitted=1).points) >= len(before) - 1
+    traffic.roles = whole
+    after = traffic.tick(admitted=1).points
+    assert after[0] == before[0]
+    assert after[-1].admitted == before[-1].admitted + 2
 
 
 def test_s_is_a_chunks_bytes_over_its_tokens():
