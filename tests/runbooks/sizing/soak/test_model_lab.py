@@ -46,6 +46,39 @@ def test_the_model_beside_the_lab(tmp_path, rho):
         assert 0.4 < model.median / measured < 2.5
 
 
+def watched(tmp_path, rho, seconds, seed):
+    """One lab run, looked at each second: when the rule first spoke and what it said, counted from
+    the first request (None, [] if never), and the run's report."""
+    trace, pages = tmp_path / "trace.jsonl", tmp_path / "pages"
+    pages.mkdir()
+    lab_queue.write_trace(trace, rho, seconds, seed, SERVICE_SECONDS)
+    lab = start(
+        tmp_path,
+        *(*lab_queue.ARGUMENTS, "--requests", str(trace), "--pages", str(pages)),
+        *("--seconds", str(seconds + 5)),
+    )
+    warned_at, texts, began = None, [], None
+    try:
+        lab.wait_for("--valkey")
+        evaluator = Evaluator(pages, (), (RULE,))
+        while lab.process.poll() is None and (began is None or time.monotonic() < began + seconds):
+            time.sleep(1.0)
+            evaluation = evaluator.tick()
+            engines = evaluation.snapshot.engines
+            points = engines[0].model.points if engines else ()
+            if began is None and points and points[-1].admitted:
+                began = time.monotonic()
+            if evaluation.findings and warned_at is None:
+                warned_at = time.monotonic() - began
+                texts = [e.text for e in evaluation.findings[0].evidence]
+        evaluator.close()
+        result = lab.result(120)
+    finally:
+        end(lab)
+    assert leftovers(lab) == []
+    return warned_at, texts, result
+
+
 @pytest.mark.timeout(2400)
 def test_a_ramp_is_warned_of_before_it_hurts(tmp_path):
     """Calm at rho 0.2, then up to 1.1: the warning comes before the first minute whose p99 is twice
@@ -55,35 +88,7 @@ def test_a_ramp_is_warned_of_before_it_hurts(tmp_path):
         return LOW_RHO + (HIGH_RHO - LOW_RHO) * max(0.0, at - CALM_SECONDS) / RAMP_SECONDS
 
     seconds = CALM_SECONDS + RAMP_SECONDS
-    trace, pages = tmp_path / "trace.jsonl", tmp_path / "pages"
-    pages.mkdir()
-    lab_queue.write_trace(trace, rho, seconds, 7, SERVICE_SECONDS)
-    lab = start(
-        tmp_path,
-        *(*lab_queue.ARGUMENTS, "--requests", str(trace), "--pages", str(pages)),
-        *("--seconds", str(seconds + 5)),
-    )
-    warned_at, rhos = None, []
-    try:
-        lab.wait_for("--valkey")
-        began = None
-        evaluator = Evaluator(pages, (), (RULE,))
-        while lab.process.poll() is None and (began is None or time.monotonic() < began + seconds):
-            time.sleep(1.0)
-            evaluation = evaluator.tick()
-            points = (
-                evaluation.snapshot.engines[0].model.points if evaluation.snapshot.engines else ()
-            )
-            if began is None and points and points[-1].admitted:
-                began = time.monotonic()
-            if evaluation.findings and warned_at is None:
-                warned_at = time.monotonic() - began
-                rhos = [e.text for e in evaluation.findings[0].evidence]
-        evaluator.close()
-        result = lab.result(120)
-    finally:
-        end(lab)
-    assert leftovers(lab) == []
+    warned_at, texts, result = watched(tmp_path, rho, seconds, 7)
     rows = result["requests"]["each"][lab_queue.DOCUMENTS :]
     late = result["requests"]["unfinished_arrival_seconds"]
     service, _ = lab_queue.service_seconds(result)
@@ -104,6 +109,22 @@ def test_a_ramp_is_warned_of_before_it_hurts(tmp_path):
     bad = next(at for at, value in minutes if value > 2 * calm)
     print(f"first minute beyond twice the calm's: from {bad - CALM_SECONDS} s of the ramp")
     assert warned_at is not None
-    print(f"warned at {warned_at - CALM_SECONDS:.0f} s of the ramp: {'; '.join(rhos)}")
+    print(f"warned at {warned_at - CALM_SECONDS:.0f} s of the ramp: {'; '.join(texts)}")
     assert warned_at > CALM_SECONDS
     assert warned_at <= bad
+
+
+@pytest.mark.timeout(1200)
+def test_a_burst_that_the_queue_absorbs_is_not_warned_of(tmp_path):
+    """A minute beyond 1 in an engine that is otherwise at 0.3."""
+
+    def rho(at):
+        return HIGH_RHO if 180 <= at < 240 else 0.3
+
+    warned_at, texts, result = watched(tmp_path, rho, 360, 11)
+    rows = result["requests"]["each"][lab_queue.DOCUMENTS :]
+    waits = [r["ttft_seconds"] for r in rows if 180 <= r["arrival_seconds"] < 300]
+    service, _ = lab_queue.service_seconds(result)
+    print(f"\nmean service {service:.3f} s; p99 around the burst {max(waits):.3f} s; {texts}")
+    assert warned_at is None
+    assert not result["requests"]["unfinished"]
