@@ -26,7 +26,12 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     ]
     findings = []
     for process in mine:
-        peers = [p for p in everybody if _shared(p) == _shared(process)]
+        # The ranks of one engine must agree whatever shard each of them has.
+        peers = [
+            p
+            for p in everybody
+            if p.engine_id == process.engine_id or _shared(p) == _shared(process)
+        ]
         names = Counter(map(_fingerprint, peers))
         most = max(names.values(), default=0)
         usual = [name for name, count in names.items() if count == most]

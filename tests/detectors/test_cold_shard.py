@@ -54,6 +54,9 @@ def test_with_one_shard_to_see_it_abstains():
 
 
 def test_a_server_without_the_fields_breaks_nothing():
-    for mute in (Shard(url(2), True), shard(2, 3, uptime_in_seconds="soon")):
+    for mute in (
+        Shard(url(2), True),
+        *(shard(2, 3, uptime_in_seconds=said) for said in ("soon", -1)),
+    ):
         verdict = RULE(picture(ranks(), (shard(0), shard(1), mute, shard(3))))
         assert (verdict.findings, verdict.reason) == ((), reasons.NOT_ASKED)

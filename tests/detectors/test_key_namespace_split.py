@@ -48,6 +48,15 @@ def test_a_page_left_by_a_life_with_another_seed_is_nobodys_fault():
     assert RULE(seen(left, engine("b", "bb"))).findings == ()
 
 
+def test_one_rank_of_four_on_two_shards():
+    info = [facts(shard_url=f"resp://v-{r % 2}", key_fingerprint="aa") for r in range(4)]
+    info[1]["key_fingerprint"] = "zz"
+    processes = tuple(
+        dataclasses.replace(p, info=known) for p, known in zip(ranks(), info, strict=True)
+    )
+    assert [f.rank for f in RULE(picture(processes)).findings] == [1]
+
+
 @pytest.mark.parametrize(
     "other",
     [
