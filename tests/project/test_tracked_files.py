@@ -24,7 +24,7 @@ def tracked() -> list[Path]:
     done = subprocess.run(git, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip("not a git checkout: what is tracked cannot be told")
-    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).exists()]
+    return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)

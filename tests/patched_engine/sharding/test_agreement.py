@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -35,7 +36,8 @@ def run(tmp_path, kind: str, everyone: list[dict[str, object] | None]) -> list[t
     """Each statement in a process of its own (None: it never comes): its refusal, its seconds."""
     ranks = len(everyone)
     deadline_seconds = DEADLINE_SECONDS if None in everyone else PATIENT_SECONDS
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True) if kind == "tcp" else None
+    # In a process of its own: a fork beside the server's threads may inherit a lock that they hold.
+    port, server = _server() if kind == "tcp" else (0, 0)
     pids = []
     for rank, one in enumerate(everyone):
         if one is None:
@@ -44,8 +46,8 @@ def run(tmp_path, kind: str, everyone: list[dict[str, object] | None]) -> list[t
         if pid == 0:
             try:
                 begun, refusal = time.monotonic(), ""
-                if server is not None:
-                    store: Any = dist.TCPStore("127.0.0.1", server.port, is_master=False)
+                if port:
+                    store: Any = dist.TCPStore("127.0.0.1", port, is_master=False)
                 else:
                     store = dist.FileStore(str(tmp_path / "store"), ranks)
                 try:
@@ -61,11 +63,32 @@ def run(tmp_path, kind: str, everyone: list[dict[str, object] | None]) -> list[t
         pids.append(pid)
     for pid in pids:
         os.waitpid(pid, 0)
+    if server:
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
     return [
         tuple(json.loads((tmp_path / f"said-{rank}").read_text()))
         for rank, one in enumerate(everyone)
         if one is not None
     ]
+
+
+def _server() -> tuple[int, int]:
+    """A store's server: its port and its pid."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            store = dist.TCPStore("127.0.0.1", 0, is_master=True)
+            os.write(writer, str(store.port).encode())
+            time.sleep(2 * PATIENT_SECONDS)
+        finally:
+            os._exit(0)
+    os.close(writer)
+    port = int(os.read(reader, 16) or b"0")
+    os.close(reader)
+    assert port, "the store's server did not start"
+    return port, pid
 
 
 STORES = pytest.mark.parametrize("kind", ["tcp", "file"])
