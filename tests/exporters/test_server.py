@@ -28,11 +28,13 @@ from exporters.catalog import (
 from exporters.metrics import samples
 from exporters.server import STALE_AFTER_SECONDS, MetricsServer, TickCollector
 from exporters.snapshot import (
+    EngineModel,
     Evaluation,
     Finding,
     Group,
     GroupTotal,
     KeySample,
+    ModelPoint,
     OpenCollective,
     Pending,
     PrefixLimit,
@@ -64,6 +66,7 @@ def _shard(at_seconds):
         **dict.fromkeys((*figures, "eventloop_duration_sum"), 1),
         "used_active_time_main_thread": at_seconds / 2,
         **{f"cmdstat_{name}": command for name in (*SHARD_COMMANDS, "ping")},
+        "cmdstat_get": {**command, "calls": int(100 * at_seconds)},
         **{f"latency_percentiles_usec_{name}": {"p50": 1.5, "p99": 9} for name in SHARD_COMMANDS},
         **{"db0": {"keys": 3}, "db1": {"keys": 4}, "valkey_version": "9.1.2", "role": "master"},
     }
@@ -111,7 +114,9 @@ def _evaluation(size=2):
     )
     whole = engine(size, groups, None, processes)
     limits = tuple(PrefixLimit(rank, 2, 64) for rank in range(size))
-    picture = snapshot(dataclasses.replace(whole, prefix_limits=limits))
+    points = (ModelPoint(0.0, 0, 0, 0.0), ModelPoint(300.0, 60, 60, 90.0))
+    cost = EngineModel(points, 48_000.0, 100_000, 2.0, (50_000.0,))
+    picture = snapshot(dataclasses.replace(whole, prefix_limits=limits, model=cost))
     picture = dataclasses.replace(
         picture,
         shards=(
