@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from exporters.readers.shard_url import without_credentials
+from patched_engine.resp.url import parse_endpoint
 from runbooks.cli.exporter import shard_urls
 from tests.deploy.helm_binary import helm, validator
 from tests.deploy.real_server import started
@@ -27,10 +29,12 @@ SECURED = (
 )
 
 
-def template(*settings: str) -> subprocess.CompletedProcess[str]:
+def template(
+    *settings: str, chart: Path = CHART, release: str = "cache"
+) -> subprocess.CompletedProcess[str]:
     options = [word for setting in settings for word in ("--set", setting)]
     return subprocess.run(
-        [helm(), "template", "cache", str(CHART), "--namespace", "vllm", *options],
+        [helm(), "template", release, str(chart), "--namespace", "vllm", *options],
         capture_output=True,
         text=True,
         check=False,
@@ -38,8 +42,8 @@ def template(*settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def objects(*settings: str) -> list[dict]:
-    made = template(*settings)
+def objects(*settings: str, chart: Path = CHART, release: str = "cache") -> list[dict]:
+    made = template(*settings, chart=chart, release=release)
     assert made.returncode == 0, made.stderr
     return [item for item in yaml.safe_load_all(made.stdout) if item]
 
@@ -109,6 +113,54 @@ def test_the_environment_is_the_posts() -> None:
     volume = {v["name"]: v for v in prefill["spec"]["template"]["spec"]["volumes"]}["pages"]
     assert volume["emptyDir"]["medium"] == "Memory"
     assert volume["emptyDir"]["sizeLimit"]
+
+
+def test_every_name_in_the_environment_is_read_by_somebody() -> None:
+    config = pytest.importorskip("lmcache.v1.config")
+    ours = "".join(
+        path.read_text()
+        for room in ("exporters", "patched_engine", "runbooks")
+        for path in (ROOT / room).rglob("*.py")
+    )
+    found = of_kind(objects(*with_engine(2), *SECURED), "Deployment")
+    fields = {
+        f"LMCACHE_{name.upper()}" for name in config.LMCacheEngineConfig.from_defaults().to_dict()
+    }
+    for deployment in found.values():
+        for one in deployment["spec"]["template"]["spec"]["containers"]:
+            for name in (entry["name"] for entry in one.get("env", [])):
+                if name not in ("PYTHONHASHSEED", "VALKEY_PASSWORD"):  # Python's; the command's
+                    assert name in fields or f'"{name}"' in ours, name
+
+
+def test_with_tls_the_engine_is_told_a_ca_that_is_there() -> None:
+    prefill = of_kind(objects(*with_engine(2), *SECURED), "Deployment")["cache-prefill"]
+    url = environment_of(prefill, "vllm")["LMCACHE_REMOTE_URL"]
+    endpoint = parse_endpoint(url.replace("{rank}", "1"), environ={})
+    assert endpoint.host == "valkey-lmcache-1.vllm.svc.cluster.local"
+    assert endpoint.tls is not None
+    mounts = {m["mountPath"]: m["name"] for m in container(prefill, "vllm")["volumeMounts"]}
+    folder, _, file = endpoint.tls.ca.rpartition("/")
+    volumes = {v["name"]: v for v in prefill["spec"]["template"]["spec"]["volumes"]}
+    secret = volumes[mounts[folder]]["secret"]
+    assert [item["path"] for item in secret["items"]] == [file]
+
+
+def test_a_release_called_by_a_number_and_a_single_rank() -> None:
+    found = objects(*with_engine(1), release="123")
+    labels = [item["metadata"]["labels"] for item in found]
+    assert {one["app.kubernetes.io/instance"] for one in labels} == {"123"}
+    prefill = of_kind(found, "Deployment")["123-prefill"]
+    # The sharded store refuses one rank: there is nothing to share out.
+    extra = json.loads(environment_of(prefill, "vllm")["LMCACHE_EXTRA_CONFIG"])
+    assert extra["pcp_shard_store"] is False
+
+
+def test_a_chart_without_rules_and_boards_is_no_fault(tmp_path: Path) -> None:
+    bare = tmp_path / "chart"
+    shutil.copytree(CHART, bare, ignore=shutil.ignore_patterns("files"))
+    found = objects(chart=bare)
+    assert not of_kind(found, "PrometheusRule") and not of_kind(found, "ConfigMap")
 
 
 def test_the_sidecars_options_are_real() -> None:
@@ -185,7 +237,19 @@ def test_the_objects_are_valid(settings: tuple[str, ...], tmp_path: Path) -> Non
         (("valkeySpec.tls.enabled=true",), "secretName"),
         (("engine.enabled=true", "engine.ranks=4"), "engine.ranks is 4 and valkeySpec.shards is 8"),
         (("engine.ttftBuckets={1,2,3}",), "ttftBuckets"),
+        (("engine.ttftBuckets={30,1,70}",), "engine.ttftBuckets: 1 comes after 30"),
         (("engine.hashSeed=random",), "hashSeed"),
+        (("engine.hashSeed=99999999999",), "hashSeed"),  # Python does not start with it
+        (("engine.memory=lots",), "memory"),
+        (("engine.pagesSizeLimit=64",), "pagesSizeLimit"),
+        (("valkeySpec.maxMemory=9999999999999gb",), "maxMemory"),
+        (("valkeySpec.maxMemoryClients=0",), "maxMemoryClients"),
+        (("valkeySpec.image=",), "image"),
+        (("valkeySpec.port=70000",), "port"),
+        (("monitoring.interval=15",), "interval"),
+        (("networkPolicy.prefillSelector=null",), "prefillSelector"),
+        (("networkPolicy.monitoringNamespace=a: b",), "monitoringNamespace"),
+        (("valkeySpec=null",), "valkeySpec"),
     ],
 )
 def test_bad_values_are_refused_by_name(settings: tuple[str, ...], says: str) -> None:
