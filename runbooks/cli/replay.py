@@ -8,7 +8,9 @@ import json
 import math
 import sys
 from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from io import FileIO
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -17,7 +19,7 @@ from runbooks.cli import exit_codes
 from runbooks.cli.commands import Command
 from runbooks.cli.parser import UsageError
 from runbooks.cli.terminal import emit
-from runbooks.replay import limits, traces
+from runbooks.replay import limits, results, traces
 
 if TYPE_CHECKING:
     from runbooks.replay import sender
@@ -46,7 +48,7 @@ class _Replay:
         parser.add_argument("--timeout", type=_positive, default=300.0, metavar="SECONDS")
         parser.add_argument("--requests", type=int, metavar="N", help="only the first N")
         parser.add_argument("--stop-errors", type=_positive, metavar="SHARE", help="such as 0.1")
-        parser.add_argument("--out", type=Path, metavar="FILE", help="the result, without prompts")
+        parser.add_argument("--out", type=Path, metavar="FILE", help="JSONL, as answers come")
         parser.add_argument("--limits", type=Path, metavar="FILE", help="JSON (none: the defaults)")
         parser.add_argument("--junit", type=Path, metavar="FILE")
         parser.add_argument("--json", action="store_true", help="the verdicts as JSON")
@@ -54,11 +56,11 @@ class _Replay:
     def run(self, args: argparse.Namespace) -> int:
         try:
             if args.target[0] == "check" and len(args.target) == 2:
-                return _check(limits.read_ttfts(Path(args.target[1])), args)
+                return _check([row.ttft_s for row in results.read(Path(args.target[1]))], args)
             if len(args.target) != 1:
                 raise UsageError("give one trace, or `check RESULT`")
             return _replay(Path(args.target[0]), args)
-        except (limits.LimitsError, traces.TraceError) as error:
+        except (limits.LimitsError, results.ResultError, traces.TraceError) as error:
             raise UsageError(str(error)) from None
 
 
@@ -72,6 +74,13 @@ def _positive(text: str) -> float:
 def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _out(path: Path | None) -> AbstractContextManager[FileIO | None]:
+    try:
+        return path.open("wb", buffering=0) if path else nullcontext()
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {error.strerror}") from None
 
@@ -106,13 +115,25 @@ def _replay(trace: Path, args: argparse.Namespace) -> int:
     requests = traces.read(trace, args.format, columns)
     options = sender.Options(args.url, args.model, args.time_scale, args.timeout, args.stop_errors)
     run = sender.Run([], Counter())
-    asyncio.run(_with_progress(sender.replay(islice(requests, args.requests), options, run), run))
-    if args.out:
-        rows = [asdict(result) for result in sorted(run.results, key=lambda row: row.number)]
-        result = {"schema": SCHEMA, "stopped": run.stopped, "requests": rows}
-        _write(args.out, json.dumps(result, indent=1) + "\n")
-    if not args.json:
+    work = _with_progress(sender.replay(islice(requests, args.requests), options, run), run)
+    interrupted = False
+    with _out(args.out) as file:
+        writer = results.Writer(file) if file else None
+        if writer:
+            run.sink = lambda result: writer.line(asdict(result))
+        try:
+            asyncio.run(work)
+        except KeyboardInterrupt:
+            interrupted = True
+            run.stopped = "interrupted"
+        if writer:
+            writer.end(run.stopped)
+            if writer.fault:
+                run.stopped = f"{args.out}: {writer.fault}"
+    if not args.json or interrupted:
         emit(_summary(run))
+    if interrupted:
+        return exit_codes.INTERRUPTED
     return max(
         _check([r.ttft_s if r.outcome == "ok" else None for r in run.results], args),
         exit_codes.CRITICAL if run.stopped else exit_codes.OK,
@@ -139,12 +160,14 @@ def _summary(run: sender.Run) -> str:
     late_s = [result.sent_s - result.due_s for result in run.results]
     if late_s:
         lines.append(f"sent late: p99 {limits.quantile(late_s, 0.99) * 1000:.2f} ms")
-    rows = sorted(run.results, key=lambda row: row.due_s)
-    for place, name in enumerate(("first", "second", "last")):
-        third = rows[len(rows) * place // 3 : len(rows) * (place + 1) // 3]
-        seen = [row.ttft_s for row in third if row.ttft_s is not None and row.outcome == "ok"]
+    rows = [
+        results.Row(r.due_s, r.input_tokens, r.ttft_s if r.outcome == "ok" else None)
+        for r in sorted(run.results, key=lambda row: row.due_s)
+    ]
+    for name, part in (*results.thirds(rows), *results.bands(rows)):
+        seen = [row.ttft_s for row in part if row.ttft_s is not None]
         median = f"{limits.quantile(seen, 0.5):.3f} s" if seen else "unseen"
-        lines.append(f"{name} third: {len(seen)} of {len(third)} answered, TTFT p50 {median}")
+        lines.append(f"{name}: {len(seen)} of {len(part)} answered, TTFT p50 {median}")
     lines.append("hit source: unseen")
     return "\n".join(lines)
 

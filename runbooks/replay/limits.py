@@ -80,25 +80,6 @@ def read_limits(path: Path) -> dict[str, float]:
     return {name: float(value) for name, value in data.items()}
 
 
-def read_ttfts(path: Path) -> list[float | None]:
-    """Seconds to the first token of each request of a result file; None where it failed."""
-    rows = _object(path).get("requests")
-    if not isinstance(rows, list) or not rows:
-        raise LimitsError(f"{path}: holds no requests; give a result of `stallscope replay`")
-    found: list[float | None] = []
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or "ttft_s" not in row or "outcome" not in row:
-            raise LimitsError(f"{path}: request {number} has no ttft_s or no outcome")
-        if row["outcome"] != "ok":
-            found.append(None)
-            continue
-        value = row["ttft_s"]
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
-            raise LimitsError(f"{path}: request {number}: ttft_s must be a number from 0")
-        found.append(value)
-    return found
-
-
 def junit(verdicts: Sequence[Verdict]) -> str:
     """The verdicts as a JUnit document: one test case a limit."""
     failed = [verdict for verdict in verdicts if not verdict.passed]

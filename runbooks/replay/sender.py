@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,10 +51,13 @@ class Run:
     results: list[Result]
     outcomes: Counter[str]
     stopped: str | None = None
+    sink: Callable[[Result], None] | None = None  # told of each request as it ends
 
     def add(self, result: Result, options: Options) -> None:
         self.results.append(result)
         self.outcomes[result.outcome] += 1
+        if self.sink is not None:
+            self.sink(result)
         done = len(self.results)
         failed = done - self.outcomes["ok"]
         limit = options.stop_error_share
@@ -158,6 +161,8 @@ async def _send(
     first_s: list[float] = []
     try:
         outcome = await _exchange(session, options.url, body, first_s)
+    except asyncio.CancelledError:  # the run was interrupted: sent, so counted
+        outcome = "interrupted"
     except TimeoutError:
         outcome = "timeout"
     except aiohttp.ClientConnectorError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -49,11 +48,3 @@ def test_bad_limits_get_one_line(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(limits.LimitsError, match=r"limits\.json"):
         limits.read_limits(path)
-
-
-@pytest.mark.parametrize("rows", [[], [1], [{"outcome": "ok", "ttft_s": None}]])
-def test_a_result_without_data_is_refused(tmp_path: Path, rows: list[object]) -> None:
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps({"requests": rows}))
-    with pytest.raises(limits.LimitsError, match=r"result\.json"):
-        limits.read_ttfts(path)
