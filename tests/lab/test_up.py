@@ -21,7 +21,8 @@ from tests.runbooks.command_line import COMMAND, environment, stallscope
 @contextlib.contextmanager
 def standing(*arguments: str):
     process = subprocess.Popen(
-        [*COMMAND, "lab", "up", "--json", *arguments],
+        # A job in the background inherits SIGINT ignored, which lab up respects.
+        ["env", "--default-signal=INT", *COMMAND, "lab", "up", "--json", *arguments],
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
