@@ -19,7 +19,7 @@ from runbooks.cli import exit_codes
 from runbooks.cli.commands import Command
 from runbooks.cli.parser import UsageError
 from runbooks.cli.terminal import emit
-from runbooks.replay import limits, results, traces
+from runbooks.replay import compare, limits, results, traces
 
 if TYPE_CHECKING:
     from runbooks.replay import sender
@@ -39,7 +39,7 @@ class _Replay:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = _EXAMPLES
-        parser.add_argument("target", nargs="+", metavar="TRACE | check RESULT")
+        parser.add_argument("target", nargs="*", metavar="TRACE | check RESULT")
         parser.add_argument("--url", help="a completions endpoint that streams")
         parser.add_argument("--model", help="the model's name there")
         parser.add_argument("--format", choices=traces.FORMATS, default="mooncake")
@@ -51,14 +51,19 @@ class _Replay:
         parser.add_argument("--out", type=Path, metavar="FILE", help="JSONL, as answers come")
         parser.add_argument("--limits", type=Path, metavar="FILE", help="JSON (none: the defaults)")
         parser.add_argument("--junit", type=Path, metavar="FILE")
+        parser.add_argument("--compare", nargs=2, metavar=("A", "B"), help="two results, B - A")
         parser.add_argument("--json", action="store_true", help="the verdicts as JSON")
 
     def run(self, args: argparse.Namespace) -> int:
         try:
-            if args.target[0] == "check" and len(args.target) == 2:
+            if args.compare and not args.target:
+                return _compare(*args.compare, as_json=args.json)
+            if args.compare:
+                raise UsageError("--compare takes two results and no trace")
+            if args.target[:1] == ["check"] and len(args.target) == 2:
                 return _check([row.ttft_s for row in results.read(Path(args.target[1]))], args)
             if len(args.target) != 1:
-                raise UsageError("give one trace, or `check RESULT`")
+                raise UsageError("give one trace, `check RESULT`, or `--compare A B`")
             return _replay(Path(args.target[0]), args)
         except (limits.LimitsError, results.ResultError, traces.TraceError) as error:
             raise UsageError(str(error)) from None
@@ -100,6 +105,23 @@ def _check(ttfts_s: list[float | None], args: argparse.Namespace) -> int:
     else:
         emit("\n".join(limits.text(verdict) for verdict in verdicts))
     return exit_codes.OK if passed else exit_codes.CRITICAL
+
+
+def _compare(*paths: str, as_json: bool) -> int:
+    lines, runs = [], []
+    for name, path in zip("AB", paths, strict=True):
+        rows = results.read(Path(path))
+        runs.append([row.ttft_s for row in rows if row.ttft_s is not None])
+        lines.append(f"{name}: {len(runs[-1])} of {len(rows)} answered, {path}")
+        if not runs[-1]:
+            raise UsageError(f"{path}: no request was answered; nothing to compare")
+    found = compare.differences(*runs)
+    if as_json:
+        rows_json = [{**asdict(difference), "word": difference.word} for difference in found]
+        emit(json.dumps({"schema": SCHEMA, "differences": rows_json}, indent=2))
+    else:
+        emit("\n".join([*lines, *(compare.text(difference) for difference in found)]))
+    return exit_codes.OK
 
 
 def _replay(trace: Path, args: argparse.Namespace) -> int:
