@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from io import FileIO
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -134,10 +134,11 @@ def _replay(trace: Path, args: argparse.Namespace) -> int:
     if not args.url or not args.model:
         raise UsageError("a replay needs --url and --model")
     columns = dict(pair.partition("=")[::2] for pair in args.column)
-    requests = traces.read(trace, args.format, columns)
+    requests = islice(traces.read(trace, args.format, columns), args.requests)
+    head = list(islice(requests, sender.AHEAD))  # refused here, an earlier result stays as it was
     options = sender.Options(args.url, args.model, args.time_scale, args.timeout, args.stop_errors)
     run = sender.Run([], Counter())
-    work = _with_progress(sender.replay(islice(requests, args.requests), options, run), run)
+    work = _with_progress(sender.replay(chain(head, requests), options, run), run)
     interrupted = False
     with _out(args.out) as file:
         writer = results.Writer(file) if file else None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 _SPIN_S: Final = 0.002  # the last stretch before a send, where a timer's own lateness would show
-_AHEAD: Final = 64  # bodies built before they are due: a long prompt takes milliseconds
+AHEAD: Final = 64  # bodies built before they are due: a long prompt takes milliseconds
 _IDLE_S: Final = 0.02  # time to the next send that is enough to build one more
 _ERROR_WINDOW: Final = 50  # finished requests before an error rate means anything
 
@@ -90,7 +90,7 @@ async def replay(requests: Iterator[Request], options: Options, run: Run) -> Non
     loop = asyncio.get_running_loop()
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         ahead: deque[tuple[Request, bytes]] = deque()
-        while len(ahead) < _AHEAD and _build(requests, ahead, options):
+        while len(ahead) < AHEAD and _build(requests, ahead, options):
             pass
         start_s = loop.time()
         number = 0
@@ -99,7 +99,7 @@ async def replay(requests: Iterator[Request], options: Options, run: Run) -> Non
             while ahead or _build(requests, ahead, options):
                 request, body = ahead.popleft()
                 due_s = request.at_s * options.time_scale
-                while len(ahead) < _AHEAD and start_s + due_s - loop.time() > _IDLE_S:
+                while len(ahead) < AHEAD and start_s + due_s - loop.time() > _IDLE_S:
                     if not _build(requests, ahead, options):
                         break
                     await asyncio.sleep(0)

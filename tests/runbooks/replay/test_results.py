@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runbooks.cli import exit_codes
+from runbooks.cli.main import main
 from runbooks.replay import results
 
 
@@ -80,3 +81,13 @@ def test_ctrl_c_keeps_and_sums_up_what_was_sent(tmp_path: Path) -> None:
     assert "2 answered: 2 interrupted" in text
     assert [row.ttft_s for row in results.read(out)] == [None, None]
     assert json.loads(out.read_text().splitlines()[-1]) == {"ended": True, "stopped": "interrupted"}
+
+
+def test_a_refused_trace_leaves_an_earlier_result_alone(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="needs aiohttp")
+    trace, out = tmp_path / "t.jsonl", tmp_path / "run.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 4}\n{nope\n')
+    out.write_text("earlier")
+    line = ["replay", str(trace), "--url", "http://127.0.0.1:1/", "--model", "m"]
+    assert main([*line, "--out", str(out)]) == exit_codes.USAGE
+    assert out.read_text() == "earlier"
