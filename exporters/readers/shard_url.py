@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 DEFAULT_PORT: Final = 6379
 PLAIN_SCHEMES: Final = frozenset({"resp", "valkey", "redis"})
-TLS_SCHEMES: Final = frozenset({"rediss", "valkeys"})
+TLS_SCHEMES: Final = frozenset({"resps", "rediss", "valkeys"})
 _MEND: Final = "write it like redis://HOST:6379"
 
 

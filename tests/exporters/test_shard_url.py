@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from exporters.readers.shard_url import ShardUrlError, parse, without_credentials
+from exporters.readers.shard_url import (
+    ShardUrlError,
+    is_same_server,
+    parse,
+    without_credentials,
+)
 
 
 @pytest.mark.parametrize(
@@ -15,6 +20,7 @@ from exporters.readers.shard_url import ShardUrlError, parse, without_credential
         ("redis://v-0", "redis://v-0:6379", "v-0", 6379, False),
         ("redis://v-0/", "redis://v-0:6379", "v-0", 6379, False),
         ("rediss://v-0:7000", "rediss://v-0:7000", "v-0", 7000, True),
+        ("resps://v-0:7000", "resps://v-0:7000", "v-0", 7000, True),
         ("REDIS://v-0:7000", "REDIS://v-0:7000", "v-0", 7000, False),
         ("v-0:7000", "v-0:7000", "v-0", 7000, False),
         ("v-0", "v-0:6379", "v-0", 6379, False),
@@ -69,3 +75,10 @@ def test_what_names_none_is_one_line_without_credentials(text):
 def test_nothing_before_the_last_at_sign_is_shown(text):
     assert "b@" not in without_credentials(text)
     assert without_credentials(text).rpartition("=")[2] != "x"
+
+
+def test_an_engines_tls_address_is_the_one_that_is_asked():
+    template = "resps://valkey-{rank}.vllm.svc.cluster.local:6379?ca=/tls/ca.crt"
+    assert is_same_server(template, 1, parse("rediss://valkey-1.vllm.svc.cluster.local:6379"))
+    assert is_same_server(template, 1, parse("resps://valkey-1:6379"))
+    assert not is_same_server(template, 2, parse("rediss://valkey-1:6379"))
