@@ -87,6 +87,13 @@ def live(folder: Path) -> list[Section]:
     finally:
         pages.close()
     sections = [_live_section(page.process) for page in sample.pages]
+    if sample.pages:
+        from exporters.readers import stacks
+        from runbooks import sight
+
+        alive = [page.process for page in sample.pages if page.process.liveness != "dead"]
+        targets, _ = stacks.of_pages(alive, folder)
+        sections.append(sight.section(alive, [target.pid for target in targets]))
     if sample.unseen:
         rows = [
             Row(plain(item.source), "unseen", "unseen", plain(f"{item.detail}: {item.mend}"))
