@@ -11,7 +11,7 @@ NAME = "queue-not-prefill"
 
 
 def judge(engine: Engine, snapshot: Snapshot) -> Answer:
-    """Requests wait in every picture, first tokens take 10 s and more, at most 30% of that is the
+    """Requests wait in every picture, first tokens take 30 s and more, at most 30% of that is the
     steps of their own prompts, and no rank costs the others 5% of the wall: what is missing is
     capacity, not speed."""
     for scheduler in alive_with(engine, "scheduler"):

@@ -119,8 +119,9 @@ PROGRESS_SECONDS: Final = 30.0
 PROGRESS_MEAN_STEPS: Final = 15.0
 
 # First tokens that come late because of the queue: what is computed is a third of the wait at most.
+# Late is the post's gate on the mean: a queue that a burst leaves for some seconds is none.
 QUEUE_SHARE: Final = 0.7
-QUEUE_TTFT_SECONDS: Final = 10.0
+QUEUE_TTFT_SECONDS: Final = 30.0
 QUEUE_FIRST_TOKENS: Final = 3
 QUEUE_WAITING: Final = 3
 

@@ -34,10 +34,10 @@ def test_what_waits_is_told():
     "changes",
     [
         {"waiting": 2},
-        {"ttft": 9.0, "firsts": 40},
+        {"ttft": 29.0, "firsts": 40},
         {"firsts": 2},
-        {"ttft": 12.0, "firsts": 2, "step_share": 1.0},
-        {"ttft": 10.0, "firsts": 3, "step_share": 1.0},  # a third of it is steps
+        {"ttft": 42.0, "firsts": 2, "step_share": 1.0},
+        {"ttft": 30.0, "firsts": 3, "step_share": 3.0},  # a third of it is steps
         {"late": True},  # the steps stall: that is another finding
     ],
 )
