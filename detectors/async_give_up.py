@@ -65,7 +65,7 @@ def _finding(
         summary=f"{share:.0%} of the prefetches end after their request was given up ({who}): it "
         f"is computed anew, and what the shard sent is thrown away",
         rank=rank if len(ranks) == 1 else None,
-        shard=shard or None,
+        shard=(shard or None) if len(ranks) == 1 else None,
         engine_id=engine.engine_id,
         since_seconds=max(0.0, snapshot.now_seconds - min(o.end_seconds for o in slow)),
         evidence=(

@@ -21,13 +21,15 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
     workers = {p.rank: p for p in alive_with(engine, "worker") if p.rank in group.ranks}
     seen = {r: m for r, p in workers.items() if (m := moved(p, snapshot)) is not None}
     findings = []
+    again = False
     for rank in workers:
         movement = seen.get(rank)
         seconds = t.MOVED_SECONDS if movement is None else movement.seconds
         if rank is None or (lost_share := _lost_share(group, rank, seconds)) < t.LOST_WALL_SHARE:
             continue
         if movement is None:
-            return Answer(again=True)
+            again = True
+            continue
         throttled = movement.share("throttled_nanoseconds")
         waiting = movement.share("runqueue_nanoseconds")
         others = [m.share("runqueue_nanoseconds") for r, m in seen.items() if r != rank]
@@ -38,7 +40,7 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
         elif waiting >= t.RUNQUEUE_SHARE and waiting >= t.RUNQUEUE_RATIO * usual:
             evidence = _evidence("runqueue_share", waiting, t.RUNQUEUE_SHARE, "other work")
             findings.append(_finding(engine, rank, evidence, "shared-core", lost_share))
-    return Answer(tuple(findings))
+    return Answer(tuple(findings), again=again)
 
 
 def _lost_share(group: Group, rank: int, seconds: float) -> float:

@@ -26,13 +26,18 @@ def _blind(engine: Engine, snapshot: Snapshot) -> Answer | None:
 
 
 def judge_degraded(engine: Engine, snapshot: Snapshot) -> Answer:
-    """It went into degraded mode once more than it came out of it: every lookup misses."""
+    """A process went into degraded mode once more than it came out of it: every lookup misses."""
     said = lines_logged(engine, snapshot, ("degraded", "recovered", "unhealthy_skip"))
-    times = said.get("degraded", 0)
-    if times <= said.get("recovered", 0):
+    times, back = said.get("degraded", 0), said.get("recovered", 0)
+    of_pages = sum(  # one rank that came back is no comfort for another that did not
+        max(0, p.counters.get("log_degraded", 0) - p.counters.get("log_recovered", 0))
+        for p in engine.processes
+    )
+    standing = max(of_pages, times - back)
+    if standing <= 0:
         return _blind(engine, snapshot) or Answer()
     skipped = said.get("unhealthy_skip", 0)
-    text = f"went into degraded mode {times} times, came back {said.get('recovered', 0)} times"
+    text = f"went into degraded mode {times} times, came back {back} times"
     more = f"; {skipped} operations skipped since" if skipped else ""
     return _found(
         DEGRADED,
@@ -40,7 +45,7 @@ def judge_degraded(engine: Engine, snapshot: Snapshot) -> Answer:
         engine,
         "LMCache runs in degraded mode: every lookup misses, nothing is stored, and each prompt is "
         "computed whole",
-        times - said.get("recovered", 0),
+        standing,
         text + more,
     )
 

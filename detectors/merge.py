@@ -12,6 +12,7 @@ from exporters.snapshot import Finding
 FOLLOWS: Final[Mapping[str, frozenset[str]]] = {
     cause: frozenset(symptoms)
     for cause, symptoms in {
+        "refcount-error": ("engine-dead",),
         "engine-dead": ("rank-silent", "progress-stall", "lookup-timeouts"),
         "shard-down": (
             *("stuck-lookup", "wedged-connection", "evicted-before-load", "load-mismatch"),
@@ -62,10 +63,15 @@ def merged(findings: Sequence[Finding]) -> tuple[Merged, ...]:
     others as causes, in their order."""
     above: dict[int, int] = {}
     for index, finding in enumerate(findings):
-        for other, cause in enumerate(findings):
-            if other != index and _explains(cause, finding):
-                above[index] = other
-                break
+        candidates = [
+            other
+            for other, cause in enumerate(findings)
+            if other != index and _explains(cause, finding)
+        ]
+        if candidates:  # the closest: of the same rank, then of the same shard, then the first
+            above[index] = max(
+                candidates, key=lambda other: (_closeness(findings[other], finding), -other)
+            )
     roots = {index: _root(index, above) for index in range(len(findings))}
     return tuple(
         Merged(
@@ -92,9 +98,15 @@ def _explains(cause: Finding, finding: Finding) -> bool:
         return False
     if cause.id == "engine-dead":
         return True
-    if any(e.name == _OWN_FAULT for e in finding.evidence):
+    if finding.id != "engine-dead" and any(e.name == _OWN_FAULT for e in finding.evidence):
         return False
     return _agree(cause.rank, finding.rank) and _agree(cause.shard, finding.shard)
+
+
+def _closeness(cause: Finding, finding: Finding) -> int:
+    same_rank = cause.rank is not None and cause.rank == finding.rank
+    same_shard = cause.shard is not None and cause.shard == finding.shard
+    return 2 * same_rank + same_shard
 
 
 def _agree(one: int | str | None, other: int | str | None) -> bool:

@@ -42,17 +42,16 @@ def alive_with(engine: Engine, role: str) -> list[Process]:
 
 
 def lines_logged(engine: Engine, snapshot: Snapshot, kinds: Iterable[str]) -> dict[str, int]:
-    """How often the engine's living processes logged each kind of line, as their pages count them,
-    or the logs that were given; kinds that were not logged are left out.
+    """How often the engine's processes logged each kind of line, as their pages count them (those
+    of the dead too: what killed an engine is on its page), or the logs that were given; kinds that
+    were not logged are left out.
 
     Of several engines, a log's lines are those of the process that has their pid (its counters have
     them), or of the engine that stands for that log."""
     wanted = tuple(kinds)
     found: dict[str, int] = {}
     for kind in wanted:
-        of_pages = sum(
-            p.counters.get(f"log_{kind}", 0) for p in engine.processes if p.liveness == "alive"
-        )
+        of_pages = sum(p.counters.get(f"log_{kind}", 0) for p in engine.processes)
         of_files = sum(
             count.count
             for count in snapshot.logs

@@ -25,7 +25,12 @@ def judge(engine: Engine, snapshot: Snapshot) -> Answer:
         unfinished = _unfinished(scheduler)
         if unfinished <= 0:
             continue
-        last = scheduler.marks.get("prefill_scheduled", scheduler.started_seconds)
+        # A long step of decoding is progress too: until it ends, nothing new is made up.
+        last = max(
+            scheduler.marks.get("prefill_scheduled", scheduler.started_seconds),
+            *(p.marks.get("step_finished", 0.0) for p in engine.workers().values()),
+            0.0,
+        )
         still_seconds = snapshot.now_seconds - last
         limit_seconds = max(t.PROGRESS_SECONDS, t.PROGRESS_MEAN_STEPS * _mean_step(engine))
         if still_seconds < limit_seconds:

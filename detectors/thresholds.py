@@ -109,6 +109,8 @@ RUNQUEUE_RATIO: Final = 2.0
 
 # Pages of an engine that died longer ago are left over, and nobody's alarm.
 ENGINE_DEAD_SECONDS: Final = 3600.0
+# A heart beats once a second: of two that stopped closer together nobody went first.
+BEATS_APART_SECONDS: Final = 2.0
 
 # Two ranks in different operations at one place of the order hang at once, or mix their data.
 MISMATCHED_COLLECTIVES: Final = 1

@@ -138,6 +138,7 @@ class GroupJoiner:
             self._settled = 0
             self._seconds.clear()
             self._waiting.clear()
+            self._mismatches.clear()
             self._progress = [_Progress() for _ in self.ranks]
         self.members = members
         self._known = [
@@ -214,11 +215,11 @@ class GroupJoiner:
 
     def _join(self, entries: Sequence[Entry]) -> None:
         op, basis = entries[0].op, entries[0].basis
+        if any(e.op != op for e in entries):  # that needs no times
+            self._mismatches.append(_mismatch(entries))
         if any(e.basis == _NONE for e in entries):
             self.async_only += 1
             return
-        if any(e.op != op for e in entries):
-            self._mismatches.append(_mismatch(entries))
         if any(e.op != op or e.basis != basis for e in entries) or basis not in _BASES:
             self.unjoined += 1
             return

@@ -37,6 +37,7 @@ def test_the_rank_its_shard_and_the_share():
 def test_all_ranks_are_nobody_in_particular():
     [finding] = RULE(prefetches(on=(0, 1, 2, 3))).findings
     assert (finding.rank, "4 ranks" in finding.summary) == (None, True)
+    assert finding.shard is None
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,19 @@ def test_back_from_degraded_mode_is_well():
     assert logged.DEGRADED_RULE(pages(log_degraded=2, log_recovered=1)).findings
 
 
+def test_one_rank_that_came_back_is_no_comfort_for_another():
+    away, back = (
+        dataclasses.replace(p, counters={"log_degraded": p.rank == 0, "log_recovered": p.rank == 1})
+        for p in ranks(2)
+    )
+    assert logged.DEGRADED_RULE(picture((away, back))).findings
+
+
+def test_a_dead_process_has_said_what_it_said():
+    dead = ranks(liveness="dead", counters={"log_invalidated": 1})
+    assert logged.REFCOUNT_RULE(picture(dead)).findings
+
+
 def test_a_pin_given_back_twice_is_none():
     """Measured: a healthy run of the stock engine logs it."""
     assert logged.REFCOUNT_RULE(pages(log_double_unpin=5)).findings == ()

@@ -58,6 +58,24 @@ def test_what_stands_under_what(findings, expected):
     assert shape(findings) == expected
 
 
+def test_the_closest_cause_has_it():
+    late = finding("straggler-rank", 0)
+    assert shape([finding("shard-down", None, "v-1"), finding("store-skew", 0), late]) == [
+        ("shard-down", []),
+        ("store-skew", ["straggler-rank"]),
+    ]
+    assert shape([finding("shard-saturated", None, "v-1"), finding("cpu-throttled", 0), late]) == [
+        ("shard-saturated", []),
+        ("cpu-throttled", ["straggler-rank"]),
+    ]
+
+
+def test_what_killed_an_engine_stands_above_it():
+    assert shape([finding("engine-dead"), finding("refcount-error")]) == [
+        ("refcount-error", ["engine-dead"])
+    ]
+
+
 def test_a_stopped_heart_is_nobodys_symptom_but_a_dead_engines():
     beat = (Evidence("heartbeat_age_seconds", 9.0, 3.0, "seconds", "9 s"),)
     silent = finding("rank-silent", 1, evidence=beat)

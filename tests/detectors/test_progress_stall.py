@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from detectors.progress_stall import RULE
@@ -42,6 +44,16 @@ def test_it_is_named_whatever_the_gauges_say():
 def test_turning_any_of_it_turns_the_verdict(changes):
     verdict = RULE(stalled(**changes))
     assert (verdict.findings, verdict.abstained) == ((), "")
+
+
+def test_a_long_step_that_just_ended_is_progress():
+    now = stalled()
+    busy = tuple(
+        dataclasses.replace(p, marks={**p.marks, "step_finished": NOW - 5}) if p.rank == 0 else p
+        for p in now.engines[0].processes
+    )
+    engine = dataclasses.replace(now.engines[0], processes=busy)
+    assert RULE(dataclasses.replace(now, engines=(engine,))).findings == ()
 
 
 def test_a_scheduler_that_never_made_a_step_counts_from_its_start():

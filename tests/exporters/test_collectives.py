@@ -176,6 +176,18 @@ def test_a_different_operation_at_the_same_sequence_is_unjoined():
     assert (mismatch.sequence, set(mismatch.ops)) == (1, {"all_gather", "barrier"})
 
 
+def test_a_mismatch_needs_no_times_and_ends_with_the_ranks_that_made_it():
+    joiner = _joiner(2)
+    none = layout.BASIS_INDEX["none"]
+    c = Collective(1, "all_gather", (100, 200), (300, 300))
+    joiner.take(0, [c.entry(0)._replace(basis=none)])
+    joiner.take(1, [c.entry(1)._replace(op=layout.OP_INDEX["barrier"], basis=none)])
+    joiner.settle(SECOND)
+    assert len(joiner.group(SECOND).mismatches) == 1
+    joiner.follow(tuple((member, 0) for member in (901, 902)))
+    assert joiner.group(SECOND).mismatches == ()
+
+
 def test_asynchronous_entries_are_never_a_wait():
     joiner = _joiner(2)
     c = Collective(1, "all_gather", (100, 900), (901, 902))
