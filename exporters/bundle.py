@@ -7,7 +7,7 @@
     engine.json        environment, command lines and configuration, without secrets
     stacks.json        the stacks, where they could be read
 
-No prompt is in any of it, and no credentials (exporters.redact).
+Prompts are not put in; credentials are taken out as far as exporters.redact knows them.
 """
 
 from __future__ import annotations
